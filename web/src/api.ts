@@ -358,7 +358,8 @@ export interface CacheRule {
   user: string | null;
   application_name: string | null;
   tables: string[];
-  ttl_ms: number;
+  follow: string;
+  ttl_ms: number | null;
 }
 
 export interface Cache {

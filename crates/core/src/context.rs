@@ -13,10 +13,11 @@ use crate::client_handoff::Counted;
 use crate::cluster::outcome::Outcomes;
 use crate::cluster::view::View;
 use crate::driver::{ConnId, Driver, Level, Now, WorkerId};
-use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId, UnpooledId, WatchId};
+use crate::ids::{CancelId, ClientId, ForwardId, PoolId, ServerId, SubscriptionId, UnpooledId, WatchId};
 use crate::limits::Limits;
 use crate::mail::{Rules, Scarce, Shutdown};
 use crate::pool::cache::QueryCache;
+use crate::pool::cache::wal::FollowedDatabases;
 use crate::pool::cancel::Requester;
 use crate::pool::cancel_key::{CancelKey, KeyHead};
 use crate::pool::checks::schedule::Watched;
@@ -100,6 +101,8 @@ pub(crate) struct Env {
     pub(crate) buffers: BufferPool,
     pub(crate) activity: Activity,
     pub(crate) stopping: Option<Shutdown>,
+    /// The databases whose changes are followed.
+    pub(crate) followed: FollowedDatabases,
     /// The answers that are given again without a server; `None` if none is kept.
     pub(crate) cache: Option<Box<QueryCache>>,
     /// The server connections that are closed and count towards shared limits until PostgreSQL has ended them.
@@ -154,6 +157,11 @@ pub(crate) enum Effect {
     RolesDropped,
     /// A connection to a cluster's primary failed or ended.
     Suspect(Suspicion),
+    /// A client asks for answers of this database that is followed: the worker that follows it is to ask for a probe. `true`: a client waits
+    /// for it.
+    WantProbe(Arc<str>, bool),
+    /// A server of this database is not the PostgreSQL server whose changes are followed.
+    OtherNode(Arc<str>),
     /// Queued bytes have not left: the worker looks again at this time (monotonic, µs) whether more can be handed over.
     LeaveAt(u64),
 }
@@ -185,6 +193,17 @@ pub(crate) enum Role {
     Watch(WatchId),
     /// A closed server connection that counts towards a shared limit until PostgreSQL has ended it.
     ClosingServer,
+    /// One of the two connections by which a database is followed.
+    Follower(SubscriptionId, Follower),
+}
+
+/// The connections by which a database is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Follower {
+    /// The connection with the replication stream.
+    Stream,
+    /// The connection that is asked questions.
+    Monitor,
 }
 
 /// PAUSE and SUSPEND without a database.
@@ -233,6 +252,7 @@ impl Env {
             stopping: None,
             closing: ClosingServers::default(),
             counters: Counters::default(),
+            followed: FollowedDatabases::default(),
             cache,
             effects: Vec::new(),
             write_time: None,

@@ -13,6 +13,8 @@ slotmap::new_key_type! {
     pub struct CancelId;
     /// The watch of a node of a cluster.
     pub struct WatchId;
+    /// A database whose changes are followed.
+    pub struct SubscriptionId;
     /// A connection to a peer that carries one CancelRequest.
     pub struct ForwardId;
     /// A prepared statement's content.

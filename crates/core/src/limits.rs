@@ -356,3 +356,31 @@ pub const NAMES_FOLLOWED_MAX: usize = 256;
 /// The number of bytes by which a position of a client (`pgweir.read_after`) may be ahead of the primary's. A position beyond that is not
 /// one of the cluster.
 pub(crate) const AHEAD_BYTES_MAX: u64 = 1 << 40;
+
+/// Maximum number of transactions that were received for one table and that no stamp has shown yet. The query cache remembers the highest one
+/// of more.
+pub(crate) const UNSETTLED_MAX: usize = 64;
+
+/// Maximum number of probes that were answered and are not confirmed. The oldest one is forgotten first.
+pub(crate) const UNCONFIRMED_PROBES_MAX: usize = 64;
+
+/// Maximum number of large transactions that a replication stream has sent a part of. PostgreSQL has fewer backends than that.
+pub(crate) const STREAMED_TRANSACTIONS_MAX: usize = 10_000;
+
+/// The time in which a server must answer each question about a database that is followed, and a login (µs).
+pub(crate) const SUBSCRIPTION_ANSWER_US_MAX: u64 = 60_000_000;
+
+/// The number of stamps that are remembered for statements that were just sent.
+pub(crate) const STAMPS_KEPT: usize = 64;
+
+/// Maximum number of statements of a database that a worker has analysed. If there are more, it begins again.
+pub(crate) const ANALYSES_MAX: usize = 4096;
+
+/// Maximum length of a text with its types whose statement is analysed.
+pub(crate) const ANALYSED_BYTES_MAX: usize = 16 * 1024;
+
+/// Number of places for statements that were executed once since the analyses began. A statement that comes again is analysed.
+pub(crate) const SEEN_ONCE_PLACES: usize = 4096;
+
+/// The number of times that a statement is analysed without an answer before it counts as one that cannot be.
+pub(crate) const ANALYSIS_ATTEMPTS_MAX: u8 = 3;

@@ -11,6 +11,7 @@ use crate::cluster::source::SourceReport;
 use crate::context::Suspicion;
 use crate::driver::WorkerId;
 use crate::ids::UnpooledId;
+use crate::pool::cache::wal::News;
 use crate::shared::places::{BackendsSeen, LimitsSeen};
 use crate::stats::Window;
 use crate::stats::snapshot::{Snapshot, SnapshotRequest};
@@ -180,6 +181,12 @@ pub enum Mail {
     },
     /// A connection to the primary of a cluster that the receiver watches failed or ended.
     Suspect(Suspicion),
+    /// News of a database that the sender follows, in order.
+    Followed(FollowedNews),
+    /// Clients of the sender ask for answers of this database, which the receiver follows. `true`: a client waits for the next probe.
+    WantProbe(Arc<str>, bool),
+    /// A server of this database, which the receiver follows, is not the PostgreSQL server whose changes are followed.
+    OtherNode(Arc<str>),
     /// The control plane requests a part of the worker's state; [`Question::Seen`] answers.
     SnapshotRequest {
         /// The control plane's number for it.
@@ -195,6 +202,12 @@ pub enum Mail {
         /// The command.
         command: Command,
     },
+}
+
+/// News of a database whose changes are followed for the query cache, in order.
+pub struct FollowedNews {
+    pub(crate) database: Arc<str>,
+    pub(crate) news: Arc<[News]>,
 }
 
 /// A run of `lag_command`.

@@ -438,6 +438,13 @@ impl Shared {
         self.owner(&format!("\0{cluster}"), "")
     }
 
+    /// The worker that follows the changes of a database. The first to ask decides, as for a pool.
+    #[must_use]
+    pub fn follower(&self, database: &str) -> WorkerId {
+        // No user has a name with a NUL in it.
+        self.owner(database, "\0")
+    }
+
     /// Counts a client that came to a worker (`true`) or left it.
     pub fn note_client(&self, worker: WorkerId, came: bool) {
         if self.workers > 1

@@ -14,6 +14,7 @@ pub(crate) mod maintenance;
 mod observe;
 mod peering;
 mod pools;
+mod subscriptions;
 mod takeover;
 pub(crate) mod unpooled;
 
@@ -25,6 +26,7 @@ use clusters::Clusters;
 use maintenance::Rounds;
 use peering::Peering;
 use slotmap::SlotMap;
+use subscriptions::Subscriptions;
 use takeover::ToldPools;
 
 use crate::client_handoff::{ClientHandoff, Origin};
@@ -68,6 +70,8 @@ pub(crate) struct Worker {
     pool_names: HashMap<(Arc<str>, Arc<str>), PoolId>,
     /// The clusters that this worker watches.
     clusters: Clusters,
+    /// The databases that this worker follows for the query cache.
+    subscriptions: Subscriptions,
     /// Cancel requests on their way to other processes.
     peering: Peering,
     /// Answers to questions of clients that log in, to be looked at when the tick ends.
@@ -150,6 +154,7 @@ impl Machine {
             pools: SlotMap::with_key(),
             pool_names: HashMap::new(),
             clusters: Clusters::default(),
+            subscriptions: Subscriptions::default(),
             peering: Peering::default(),
             answers: Vec::new(),
             noticed: Vec::new(),
@@ -227,6 +232,11 @@ impl Engine for Machine {
             Some(Role::Watch(id)) => {
                 self.worker.in_watch(cx, id, |pool, cx, server| pool.server_received(cx, server, bytes));
             }
+            Some(Role::Follower(id, which)) => {
+                let act =
+                    |pool: &mut Pool, cx: &mut Cx<'_, D>, server| pool.server_received(cx, server, bytes);
+                self.worker.in_subscription(cx, id, which, act);
+            }
             Some(Role::ClosingServer) | None => {}
         }
     }
@@ -245,6 +255,11 @@ impl Engine for Machine {
             Some(Role::Peer(id)) => self.worker.peer_connected(cx, id),
             Some(Role::Watch(id)) => {
                 self.worker.in_watch(cx, id, |pool, cx, server| pool.server_connected(cx, server, local));
+            }
+            Some(Role::Follower(id, which)) => {
+                let act =
+                    |pool: &mut Pool, cx: &mut Cx<'_, D>, server| pool.server_connected(cx, server, local);
+                self.worker.in_subscription(cx, id, which, act);
             }
             Some(Role::Client(..) | Role::Unpooled(_) | Role::ClosingServer) | None => {}
         }
@@ -265,6 +280,11 @@ impl Engine for Machine {
             Some(Role::Watch(id)) => {
                 self.worker.in_watch(cx, id, |pool, cx, server| pool.server_secured(cx, server, &info));
             }
+            Some(Role::Follower(id, which)) => {
+                let act =
+                    |pool: &mut Pool, cx: &mut Cx<'_, D>, server| pool.server_secured(cx, server, &info);
+                self.worker.in_subscription(cx, id, which, act);
+            }
             Some(Role::Client(..) | Role::Peer(_) | Role::ClosingServer) | None => {}
         }
     }
@@ -281,7 +301,10 @@ impl Engine for Machine {
                 self.worker.in_pool(cx, pool, |pool, cx| pool.server_drained(cx, id));
             }
             Some(Role::Unpooled(id)) => self.worker.unpooled_resume(cx, id),
-            Some(Role::Cancel(..) | Role::Peer(_) | Role::Watch(_) | Role::ClosingServer) | None => {}
+            Some(
+                Role::Cancel(..) | Role::Peer(_) | Role::Watch(_) | Role::Follower(..) | Role::ClosingServer,
+            )
+            | None => {}
         }
     }
 
@@ -308,6 +331,10 @@ impl Engine for Machine {
                 if let Some(pool) = cx.env.closing_ended(conn, &why) {
                     self.worker.in_pool(cx, pool, |pool, _| pool.notice());
                 }
+            }
+            Some(Role::Follower(id, which)) => {
+                let act = |pool: &mut Pool, cx: &mut Cx<'_, D>, server| pool.server_closed(cx, server, &why);
+                self.worker.in_subscription(cx, id, which, act);
             }
             None => {}
         }
@@ -336,6 +363,7 @@ impl Engine for Machine {
 
     fn deadline(&self) -> Option<u64> {
         let due_us = self.worker.rounds.due_us().min(self.worker.clusters.due_us);
+        let due_us = due_us.min(self.worker.subscriptions.due_us);
         [self.env.wake_us, self.worker.leave_us, Some(due_us)].into_iter().flatten().min()
     }
 }
@@ -386,6 +414,8 @@ impl Worker {
                 Effect::Answered(id, answer) => self.answers.push((id, answer)),
                 Effect::EndRequester(requester, reason) => self.end_requester(cx, requester, &reason),
                 Effect::Suspect(suspicion) => self.suspect(cx, suspicion),
+                Effect::OtherNode(database) => self.other_node(cx, &database),
+                Effect::WantProbe(database, waits) => self.want_probe(cx, &database, waits),
                 Effect::LeaveAt(due_us) => self.leave_us = Some(due_us),
             }
         }
@@ -402,8 +432,10 @@ impl Worker {
             cx.env.wake_us = None;
             self.notice_starving(cx);
             self.for_pools(cx, |pool, cx| pool.rescue_queued(cx));
+            self.resume_awaiting(cx, None);
         }
         self.check_clusters(cx);
+        self.check_subscriptions(cx);
         if self.rounds.begin(cx.env.now.mono_us) {
             self.maintain(cx);
         }
@@ -503,6 +535,9 @@ impl Worker {
             Mail::Source(report) => self.take_source(cx, &report),
             Mail::Lag { cluster, node, told } => self.take_measured_lag(cx, &cluster, &node, told),
             Mail::Suspect(suspicion) => self.suspect(cx, suspicion),
+            Mail::Followed(told) => self.take_followed(cx, &told.database, &told.news),
+            Mail::OtherNode(database) => self.other_node(cx, &database),
+            Mail::WantProbe(database, waits) => self.want_probe(cx, &database, waits),
             Mail::AllArrived => self.awaits_arrivals = false,
             Mail::SuccessorGone => self.serve_on(cx.env),
             Mail::SnapshotRequest { ticket, look } => self.look(cx, ticket, &look),

@@ -11,16 +11,43 @@ fn faults(main: &str, rules: &str) -> Vec<String> {
 }
 
 #[test]
-fn only_time_is_followed() {
+fn time_and_changes_are_followed() {
     assert_eq!(faults("", "a = follow=time ttl_ms=1000"), Vec::<String>::new());
-    for follow in ["wal", "own", "coalesce"] {
+    for follow in ["own", "coalesce"] {
         let faults = faults("", &format!("a = follow={follow} ttl_ms=1000"));
         assert!(
-            faults.len() == 1 && faults[0].contains("this version keeps answers for a time only"),
+            faults.len() == 1 && faults[0].contains("this version knows time and wal only"),
             "{faults:?}"
         );
     }
-    assert!(faults("", "a = follow=moon ttl_ms=1000")[0].contains("it must be time"));
+    assert!(faults("", "a = follow=moon ttl_ms=1000")[0].contains("it must be time or wal"));
+}
+
+#[test]
+fn changes_are_followed_by_a_role() {
+    let user = "query_cache_user = reader";
+    assert_eq!(faults(user, "a = follow=wal"), Vec::<String>::new(), "it needs no time");
+    assert_eq!(faults(&format!("{user}\nquery_cache_follow = wal"), "a = user=x"), Vec::<String>::new());
+    assert!(faults("", "a = follow=wal")[0].contains("follow=wal needs query_cache_user"));
+    assert!(faults("query_cache_follow = wal", "a = user=x")[0].contains("needs query_cache_user"));
+    assert_eq!(faults("query_cache = coalesce", "a = follow=wal"), Vec::<String>::new(), "nothing is kept");
+    let ages = format!("query_cache = on\n{user}\nquery_cache_max_age_ms = 30\nquery_cache_probe_ms = 20");
+    let found = faults(&ages, "a = follow=wal");
+    assert!(found.len() == 1 && found[0].contains("less than twice query_cache_probe_ms"), "{found:?}");
+    assert_eq!(faults(&ages, "a = ttl_ms=1"), Vec::<String>::new(), "nothing is followed");
+}
+
+#[test]
+fn a_database_is_followed_by_its_name() {
+    let is_followed = |rules: &str, database: &str| {
+        let text = format!(
+            "[databases]\napp = host=h\nother = host=h\n* = host=h\n[pgbouncer]\nquery_cache = on\nquery_cache_user = u\n[cache]\n{rules}\n"
+        );
+        load(&text).expect("it loads").is_followed(database)
+    };
+    assert!(is_followed("a = follow=wal", "app") && is_followed("a = database=a* follow=wal", "app"));
+    assert!(!is_followed("a = database=a* follow=wal", "other") && !is_followed("a = ttl_ms=1", "app"));
+    assert!(!is_followed("a = follow=wal", "unknown"), "it has no line of its own");
 }
 
 #[test]

@@ -73,6 +73,7 @@ fn each_setting_is_either_taken_or_kept() {
             "off",
             "on",
             "prompt",
+            "wal",
             "1.26",
             "etcd",
             "pgweir",

@@ -40,7 +40,7 @@ pub use prepared::{NameUse, executed_name, prepared_names};
 pub use questions::{Question, questions};
 pub use reach::{
     AtStandby, NameRole, at_standby, certainly_reads, doubtful_part, find_name, name_hash, names_only_tables,
-    sets_locally, varying_name,
+    outside_name, sets_locally, varying_name,
 };
 pub use setting_names::SettingNames;
 pub use traits::{Statements, Traits, Verb, traits};

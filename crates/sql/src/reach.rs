@@ -8,6 +8,7 @@
 mod built_in;
 mod locals;
 mod one_server;
+mod outside;
 mod tables;
 mod varying;
 
@@ -16,6 +17,7 @@ use built_in::{FUNCTIONS, KEYWORDS};
 
 pub use locals::sets_locally;
 pub use one_server::{AtStandby, at_standby};
+pub use outside::outside_name;
 pub use tables::names_only_tables;
 pub use varying::varying_name;
 

@@ -174,6 +174,9 @@ impl Sum {
         self.cache.coalesced += cache.coalesced;
         self.cache.expired += cache.expired;
         self.cache.own_changes += cache.own_changes;
+        self.cache.changed += cache.changed;
+        self.cache.not_fresh += cache.not_fresh;
+        self.cache.unsettled += cache.unsettled;
         self.cache.redefined += cache.redefined;
         self.cache.purged += cache.purged;
         self.cache.aged += cache.aged;

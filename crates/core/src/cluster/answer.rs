@@ -48,7 +48,7 @@ impl Hindrance {
 }
 
 /// A position in the write-ahead log.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(crate) struct Lsn(pub(crate) u64);
 
 /// The answer of a node to [`QUESTION`].

@@ -49,6 +49,16 @@ pub(crate) enum Obstacle {
     SessionPooling,
     /// The pool has `session_state=pgbouncer`.
     SessionState,
+    /// The changes of the database's tables are not followed now.
+    NotFollowed,
+    /// The answer may depend on more than tables, values and settings.
+    Outside,
+    /// The statement reads a table, or another object, that is not followed.
+    Unpublished,
+    /// The server has not told yet which tables the statement depends on.
+    Unanalysed,
+    /// A table of the statement was changed while the statement ran, or shortly before.
+    JustChanged,
     /// The statement has not been executed since the settings of the cache were last changed.
     NotExecuted,
 }
@@ -80,6 +90,11 @@ impl Obstacle {
             Obstacle::Off => "off",
             Obstacle::SessionPooling => "session pooling",
             Obstacle::SessionState => "session_state=pgbouncer",
+            Obstacle::NotFollowed => "changes are not followed, see SHOW CACHE",
+            Obstacle::Outside => "depends on more than tables",
+            Obstacle::Unpublished => "reads a table that is not followed",
+            Obstacle::Unanalysed => "its tables are still to be asked for",
+            Obstacle::JustChanged => "a table was just changed",
             Obstacle::NotExecuted => "not executed since the cache changed",
         }
     }

@@ -320,6 +320,12 @@ pub struct CacheNumbers {
     pub own_changes: u64,
     /// Of the misses, those whose kept answer was from before a change of definitions or rights, or of the primary.
     pub redefined: u64,
+    /// Of the misses, those whose kept answer was dropped because a table had changed (`follow=wal`).
+    pub changed: u64,
+    /// Of the misses, those whose client was not told in time that no table had changed (`follow=wal`).
+    pub not_fresh: u64,
+    /// Answers that were not kept because a table was changed while the statement ran, or shortly before (`follow=wal`).
+    pub unsettled: u64,
     /// Answers that were dropped together: by CACHE PURGE, by RECONNECT, or because the database has another server.
     pub purged: u64,
     /// The number of given answers whose age counts: hits, without those of clients that had waited.

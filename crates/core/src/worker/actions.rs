@@ -260,6 +260,7 @@ impl Worker {
         }
         self.follow_cache(cx, &old.config);
         self.follow_clusters(cx);
+        self.follow_databases(cx);
     }
 
     /// The query cache follows a new configuration.

@@ -75,6 +75,7 @@ impl Worker {
         });
         self.forward_timeouts(cx);
         self.follow_clusters(cx);
+        self.follow_databases(cx);
         let pools: Vec<PoolId> = self.pools.keys().collect();
         for id in pools {
             self.in_pool(cx, id, |pool, cx| pool.look_after(cx));

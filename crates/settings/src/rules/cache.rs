@@ -10,34 +10,45 @@ use crate::table::CacheRule;
 use crate::{Kind, QueryCache};
 
 /// The condition under which an answer is not given any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub enum CacheFollow {
     /// The answer has reached the age `ttl_ms`.
+    #[default]
     Time,
+    /// PostgreSQL has told, through logical replication, that a table which the answer depends on was changed.
+    Wal,
 }
 
 impl CacheFollow {
     /// The words that the configuration file may have.
-    pub const WORDS: &'static [&'static str] = &["time"];
+    pub const WORDS: &'static [&'static str] = &["time", "wal"];
 }
 
 impl Value for CacheFollow {
     fn parse(text: &str, _: Kind) -> Result<Self, String> {
         match text.to_ascii_lowercase().as_str() {
             "time" => Ok(CacheFollow::Time),
-            "wal" | "own" | "coalesce" => {
-                Err("this version keeps answers for a time only: it must be time".to_owned())
-            }
-            _ => Err("it must be time".to_owned()),
+            "wal" => Ok(CacheFollow::Wal),
+            "own" | "coalesce" => Err("this version knows time and wal only".to_owned()),
+            _ => Err("it must be time or wal".to_owned()),
         }
     }
 
     fn show(&self, _: Kind) -> Option<String> {
-        Some("time".to_owned())
+        Some(self.to_string())
     }
 
     fn unset() -> Self {
-        CacheFollow::Time
+        CacheFollow::default()
+    }
+}
+
+impl std::fmt::Display for CacheFollow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            CacheFollow::Time => "time",
+            CacheFollow::Wal => "wal",
+        })
     }
 }
 
@@ -77,9 +88,30 @@ impl CacheRule {
         })
     }
 
-    /// Returns the age from which on answers are not given.
-    pub fn ttl(&self, config: &Config) -> Duration {
-        self.ttl_ms.unwrap_or(config.main.query_cache_ttl_ms)
+    /// Returns the age from which on answers are not given; `None` if there is none, which only rules with `follow=wal` may have.
+    pub fn ttl(&self, config: &Config) -> Option<Duration> {
+        match self.follow(config) {
+            CacheFollow::Time => Some(self.ttl_ms.unwrap_or(config.main.query_cache_ttl_ms)),
+            CacheFollow::Wal => self.ttl_ms.filter(|ttl| !ttl.is_zero()),
+        }
+    }
+
+    /// Returns the condition under which answers are not given any more.
+    pub fn follow(&self, config: &Config) -> CacheFollow {
+        self.follow.unwrap_or(config.main.query_cache_follow)
+    }
+}
+
+impl Config {
+    /// Returns whether the changes of the tables of a database are followed: a rule with `follow=wal` matches the database, which has a server of
+    /// its own and stands in the configuration by its name.
+    pub fn is_followed(&self, database: &str) -> bool {
+        matches!(self.main.query_cache, QueryCache::On | QueryCache::Hinted)
+            && self.databases.get(database).is_some_and(|entry| entry.cluster.is_none())
+            && self
+                .cache
+                .iter()
+                .any(|rule| rule.follow(self) == CacheFollow::Wal && rule.may_name_database(database))
     }
 }
 
@@ -92,8 +124,12 @@ pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
             let problem = format!("rule \"{}\" of [cache]: {reason}", rule.name);
             faults.push(place.error(format!("{problem} ({place})"), problem));
         };
-        if rule.ttl(config).is_zero() && config.main.query_cache != QueryCache::Coalesce {
+        let keeps = config.main.query_cache != QueryCache::Coalesce;
+        if rule.ttl(config).is_some_and(|ttl| ttl.is_zero()) && keeps {
             say("it needs ttl_ms, or query_cache_ttl_ms must be set".to_owned());
+        }
+        if keeps && rule.follow(config) == CacheFollow::Wal && config.main.query_cache_user.is_empty() {
+            say("follow=wal needs query_cache_user, a role with the right REPLICATION".to_owned());
         }
         for pattern in &rule.tables {
             let front = pattern.strip_suffix('*').unwrap_or(pattern);
@@ -102,6 +138,18 @@ pub(crate) fn faults(config: &Config) -> Vec<LoadError> {
                 say(format!("\"{pattern}\" in tables is no name of a table, with or without its schema"));
             }
         }
+    }
+    let (age, probe) = (config.main.query_cache_max_age_ms, config.main.query_cache_probe_ms);
+    if config.main.query_cache != QueryCache::Off
+        && config.cache.iter().any(|rule| rule.follow(config) == CacheFollow::Wal)
+        && u64::from(age) < 2 * u64::from(probe)
+        && let Some(place) =
+            ["query_cache_max_age_ms", "query_cache_probe_ms"].iter().find_map(|name| config.given.get(name))
+    {
+        let problem = format!(
+            "query_cache_max_age_ms is {age}, which is less than twice query_cache_probe_ms ({probe}): no answer would be young enough"
+        );
+        faults.push(place.error(format!("{problem} ({place})"), problem));
     }
     let (bytes, answer) = (config.main.query_cache_bytes, config.main.query_cache_max_answer);
     if config.main.query_cache != QueryCache::Off

@@ -23,10 +23,11 @@ settings! {
         /// of which that is not certain, does not match. `*` at the end stands for any rest. A name without a schema stands for the tables
         /// of that name in all schemas. A view is one table here, whatever it reads. Not set: any.
         tables: Vec<String> = NULL, Kind::Names, Reload, Ours, InEffect;
-        /// The event after which an answer is not given any more. `time`: `ttl_ms` is over.
-        follow: CacheFollow = "time", Kind::Choice(CacheFollow::WORDS), Reload, Ours, InEffect;
+        /// The event after which an answer is not given any more. `time`: `ttl_ms` is over. `wal`: PostgreSQL tells through logical
+        /// replication that a table was changed which the answer depends on. Not set: `query_cache_follow`.
+        follow: Option<CacheFollow> = NULL, Kind::Choice(CacheFollow::WORDS), Reload, Ours, InEffect;
         /// The age, in milliseconds, at which an answer is not given any more; it counts from the moment at which the statement was
-        /// sent to the server. Not set: `query_cache_ttl_ms`.
+        /// sent to the server. Not set: `query_cache_ttl_ms`; with `follow=wal`: none.
         ttl_ms: Option<Duration> = NULL, Kind::Milliseconds, Reload, Ours, InEffect;
     }
 }

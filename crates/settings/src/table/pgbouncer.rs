@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::{COUNT_MAX, Kind, settings};
 use crate::{
-    Anonymous, AuthType, AutoCount, CompatibleWith, DeferBegin, LogFormat, Password, PoolMode, QueryCache,
-    SequenceAffinity, ServerProtocol, SessionState, SharedLimits, SslMode, VersionText, WorkerScheduling,
+    Anonymous, AuthType, AutoCount, CacheFollow, CompatibleWith, DeferBegin, LogFormat, Password, PoolMode,
+    QueryCache, SequenceAffinity, ServerProtocol, SessionState, SharedLimits, SslMode, VersionText,
+    WorkerScheduling,
 };
 
 settings! {
@@ -226,6 +227,23 @@ settings! {
         query_cache_hints: bool = "0", Kind::Bool, Reload, Ours, InEffect;
         /// `ttl_ms` of the lines of `[cache]` that have none, in milliseconds. 0: each line needs its own.
         query_cache_ttl_ms: Duration = "0", Kind::Milliseconds, Reload, Ours, InEffect;
+        /// `follow` of the lines of `[cache]` that have none: `time` keeps an answer for `ttl_ms`, `wal` until PostgreSQL tells that a table
+        /// was changed.
+        query_cache_follow: CacheFollow = "time", Kind::Choice(CacheFollow::WORDS), Reload, Ours, InEffect;
+        /// The role as which pgweir reads the changes of tables, for `follow=wal`: it needs the rights LOGIN and REPLICATION, and no right to
+        /// tables. Its password is in `auth_file`. It takes two connections to each database that is followed, outside of `pool_size`.
+        query_cache_user: String = "", Kind::Text, Reload, Ours, InEffect;
+        /// The publication with the tables whose changes are followed, for `follow=wal`. pgweir does not create it.
+        query_cache_publication: String = "pgweir_cache", Kind::Text, Reload, Ours, InEffect;
+        /// With `follow=wal`: the time, in milliseconds, by which an answer may be behind the tables.
+        query_cache_max_age_ms: u32 = "1000", Kind::Count(1, COUNT_MAX), Reload, Ours, InEffect;
+        /// With `follow=wal`: the time, in milliseconds, between two questions to PostgreSQL that date the answers, while clients ask for some.
+        query_cache_probe_ms: u32 = "20", Kind::Count(1, 60_000), Reload, Ours, InEffect;
+        /// With `follow=wal`: the time, in milliseconds, between two questions whether definitions, rights or roles were changed without pgweir.
+        query_cache_ddl_ms: u32 = "1000", Kind::Count(10, 600_000), Reload, Ours, InEffect;
+        /// With `follow=wal`: the number of bytes by which reading may be behind PostgreSQL's log. If it is more, pgweir stops, and begins
+        /// again later.
+        query_cache_lag_bytes: u32 = "67108864", Kind::Bytes(1_048_576, COUNT_MAX), Reload, Ours, InEffect;
     }
 
     group "Startup parameters and behaviour" {

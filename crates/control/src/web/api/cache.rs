@@ -87,7 +87,8 @@ fn rule(rule: &CacheRule, config: &Config) -> Value {
         "user": rule.user,
         "application_name": rule.application_name,
         "tables": rule.tables,
-        "ttl_ms": u64::try_from(rule.ttl(config).as_millis()).unwrap_or(u64::MAX),
+        "follow": rule.follow(config).to_string(),
+        "ttl_ms": rule.ttl(config).map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
     })
 }
 

@@ -45,7 +45,7 @@ fn cache(page: &mut Page, groups: &[Group<'_>]) {
         page.gauge(name, help);
         groups.iter().for_each(|group| page.value(&group.labels, value(&group.sum)));
     }
-    let counters: [Family; 14] = [
+    let counters: [Family; 17] = [
         ("pgweir_cache_hits_total", "Statements that were answered without a server", |sum| {
             sum.cache.hits.into()
         }),
@@ -79,6 +79,21 @@ fn cache(page: &mut Page, groups: &[Group<'_>]) {
             "pgweir_cache_redefined_total",
             "Of the misses, those whose kept answer was from before a change of definitions, rights or the primary",
             |sum| sum.cache.redefined.into(),
+        ),
+        (
+            "pgweir_cache_changed_total",
+            "Of the misses, those whose kept answer was dropped because a table had changed",
+            |sum| sum.cache.changed.into(),
+        ),
+        (
+            "pgweir_cache_not_fresh_total",
+            "Of the misses, those whose client was not told in time that no table had changed",
+            |sum| sum.cache.not_fresh.into(),
+        ),
+        (
+            "pgweir_cache_unsettled_total",
+            "Answers that were not kept because a table was changed at that time",
+            |sum| sum.cache.unsettled.into(),
         ),
         (
             "pgweir_cache_purged_total",

@@ -12,6 +12,7 @@ use pgweir_wire::frontend::tag;
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::cache::store::{Store, Underway};
+use crate::pool::cache::wal::Fill;
 use crate::pool::relay::exchange::whole_messages;
 use crate::stats::statements::Running;
 
@@ -45,6 +46,8 @@ pub(crate) struct Capture {
     pub(crate) statement: Running,
     pub(crate) key: Arc<[u8]>,
     pub(crate) sent: SentAt,
+    /// The basis of an answer whose tables are followed; `None` if the rule has another condition.
+    pub(crate) fill: Option<Fill>,
     /// The types of the group's messages, in their order.
     asked: Box<[u8]>,
     /// The transaction status at the end of an answer that may be kept.
@@ -88,6 +91,7 @@ impl Capture {
             statement,
             key,
             sent,
+            fill: None,
             asked: whole_messages(messages).map(|message| message.tag()).collect(),
             status: if is_in_block { b'T' } else { b'I' },
             bytes_max,

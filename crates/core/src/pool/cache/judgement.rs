@@ -8,6 +8,7 @@ use pgweir_sql::{Kind, Lexer, traits, varying_name};
 
 use crate::context::Env;
 use crate::pool::Pool;
+use crate::pool::cache::wal::catalog::Outside;
 use crate::pool::cache::{answer_bytes_max, share_bytes};
 use crate::pool::catalog::reach::{Reads, Verdict};
 use crate::pool::relay::exchange::group::obstacle_of_text;
@@ -74,7 +75,18 @@ impl Pool {
             None => last.unwrap_or(Err(Obstacle::NotExecuted)).err(),
             Some(unused) => Some(self.expected_obstacle(env, known).unwrap_or(unused)),
         };
-        obstacle.map(Reason::from)
+        obstacle.map(|obstacle| match (obstacle, known.whole_text()) {
+            (Obstacle::Outside, Ok(text)) => {
+                let stream = env.followed.state(&self.state.database).and_then(|state| state.stream());
+                let outside = stream.and_then(|stream| stream.catalog().outside(text, b""));
+                let word = match outside {
+                    Some(Outside::Word(word)) if !word.is_empty() => Some((word, is_called(text, word))),
+                    _ => None,
+                };
+                Reason { obstacle, word }
+            }
+            _ => Reason::from(obstacle),
+        })
     }
 
     /// Returns what would probably keep the cache from keeping the answer to a statement whose text allows it. Without a cache, pgweir knows

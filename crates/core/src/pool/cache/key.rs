@@ -9,12 +9,16 @@ use pgweir_wire::frontend::{BindHead, Describe, Parse, Query, Target, tag};
 use slotmap::Key as _;
 
 use crate::ids::{PoolId, StatementId};
+use crate::limits::ANALYSED_BYTES_MAX;
 use crate::pool::prepared::parse_contexts::ParseContext;
 use crate::pool::relay::exchange::whole_messages;
 
 /// The types that a Bind and a Describe of a named statement have in a key.
 const BIND_OF: u8 = b'b';
 const DESCRIBE_OF: u8 = b'd';
+
+/// The number of bytes at the front of each key that are its pool and the number of its settings.
+const READING_BYTES: usize = 16;
 
 /// Writes the key of the group `messages` to `out`. `modes` is the BEGIN of the transaction if it names modes, and otherwise empty. `statement` finds a prepared statement by the client's name. Returns `None` if it finds
 /// none: the group has no key then.
@@ -64,9 +68,18 @@ pub(crate) fn write_key(
     (end == messages.len()).then_some(())
 }
 
+/// Returns the key under which the tables of a statement are known: the pool and the settings, with which the key of each group begins
+/// (`cache_key`), and the statement's types and text. `None` if they are too long.
+pub(crate) fn analysis_key(cache_key: &[u8], text: &[u8], types: &[u8]) -> Option<Box<[u8]>> {
+    let reading = cache_key.get(..READING_BYTES)?;
+    let len = types.len().to_be_bytes();
+    let is_short = text.len() + types.len() <= ANALYSED_BYTES_MAX;
+    is_short.then(|| [reading, &len, types, text].concat().into())
+}
+
 /// The text that a group of one statement executes, or the name of the prepared statement that it executes.
 pub(crate) enum Asked<'a> {
-    Text(&'a [u8]),
+    Text { text: &'a [u8], types: &'a [u8] },
     Named(&'a [u8]),
 }
 
@@ -77,11 +90,16 @@ pub(crate) fn asked(messages: &[u8]) -> Option<Asked<'_>> {
     for message in whole_messages(messages) {
         let body = message.body();
         match message.tag() {
-            tag::QUERY => return Query::parse(body).ok().map(|query| Asked::Text(query.text)),
-            tag::PARSE => unnamed = Some(Parse::parse(body).ok()?.query),
+            tag::QUERY => {
+                return Query::parse(body).ok().map(|query| Asked::Text { text: query.text, types: &[] });
+            }
+            tag::PARSE => {
+                let parse = Parse::parse(body).ok()?;
+                unnamed = Some(Asked::Text { text: parse.query, types: parse.param_types });
+            }
             tag::BIND => {
                 return match BindHead::parse_prefix(body)?.statement {
-                    b"" => unnamed.map(Asked::Text),
+                    b"" => unnamed,
                     name => Some(Asked::Named(name)),
                 };
             }
@@ -135,7 +153,7 @@ mod tests {
         let mut parse = Vec::new();
         frontend::encode_parse(&mut parse, b"", b"select 1", &[]);
         let both = [&parse[..], &bind("", b"")].concat();
-        assert!(matches!(asked(&both), Some(Asked::Text(b"select 1"))));
+        assert!(matches!(asked(&both), Some(Asked::Text { text: b"select 1", .. })));
         assert!(matches!(asked(&bind("s", b"")), Some(Asked::Named(b"s"))));
         assert!(asked(&bind("", b"")).is_none());
     }

@@ -7,8 +7,9 @@ pub(crate) mod capture;
 pub(crate) mod judgement;
 pub(crate) mod key;
 pub(crate) mod store;
+pub(crate) mod wal;
 
-use pgweir_settings::{CacheRule, CacheSubject, Config, QueryCache as Switch};
+use pgweir_settings::{CacheFollow, CacheRule, CacheSubject, Config, QueryCache as Switch};
 use pgweir_sql::{CacheHint, cache_hint, names_only_tables};
 
 use crate::context::{Activity, Env, duration_us};
@@ -53,11 +54,54 @@ pub(crate) struct PoolCache {
     /// The counters of the pool. Its fields for the present number and size of answers, for evictions and for ages stay 0: the store and
     /// `ages` have them.
     pub(crate) numbers: CacheNumbers,
+    /// Whether a probe is to be asked for, because an answer is to be kept.
+    pub(crate) wants_probe: bool,
+    /// The clients that wait for a probe.
+    pub(crate) await_probe: Vec<ClientId>,
     /// The ages of the answers that were given; `None` if none was.
     pub(crate) ages: Option<Box<Histogram>>,
     /// The highest of these ages.
     pub(crate) age_max_us: u64,
 }
+
+/// The terms on which a rule has an answer given.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    /// The age (µs) from which on the answer is not given.
+    pub(crate) ttl_us: u64,
+    /// The answer is given until its tables have changed: the time (µs) by which it may be behind. `None` if only the age counts.
+    pub(crate) behind_us: Option<u64>,
+}
+
+impl Terms {
+    /// Returns stricter terms: the answer may be this old (µs) at most.
+    pub(crate) fn at_most(self, age_us: u64) -> Terms {
+        match self.behind_us {
+            None => Terms { ttl_us: self.ttl_us.min(age_us), ..self },
+            Some(behind_us) => Terms { behind_us: Some(behind_us.min(age_us)), ..self },
+        }
+    }
+}
+
+/// A client that waits until it is known whether the tables of its answer were changed lately.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum ProbeWait {
+    /// The client does not wait.
+    #[default]
+    No,
+    /// The client waits since this time (monotonic, µs).
+    Since(u64),
+}
+
+/// The time for which a client waits for a probe before its statement goes to a server (µs).
+pub(crate) const PROBE_WAIT_US_MAX: u64 = 20_000;
+
+/// The value of [`Account::seen_probe`] for a client that may have been answered by a server since the cache was last asked.
+pub(crate) const SEEING: u64 = u64::MAX;
+
+/// The value of [`Account::seen_probe`] for a client that may have been answered by another PostgreSQL server than the one whose changes are
+/// followed: it gets no answers that are followed.
+pub(crate) const SEEN_ELSEWHERE: u64 = u64::MAX - 1;
 
 /// The value of [`Account::wrote_us`] for a client whose last change may not be answered yet.
 pub(crate) const WRITING: u64 = u64::MAX;
@@ -187,18 +231,19 @@ impl PoolState {
             && self.session_obstacle().is_none()
     }
 
-    /// Returns the age (µs) from which on an answer to this text is not given to the client; `None` if the text matches no rule. 0 with
-    /// `query_cache=coalesce`.
-    pub(crate) fn cache_ttl_us(
+    /// Returns the terms on which an answer to this text is given to the client; `None` if the text matches no rule. With
+    /// `query_cache=coalesce` the age is 0.
+    pub(crate) fn cache_terms(
         &self,
         env: &Env,
         version: u64,
         account: &mut Account,
         text: &[u8],
-    ) -> Option<u64> {
+    ) -> Option<Terms> {
+        const COALESCED: Terms = Terms { ttl_us: 0, behind_us: None };
         let config = &env.rules.config;
         if names_all(config) {
-            return Some(0);
+            return Some(COALESCED);
         }
         let rules = self.rules_of(env, version, account)?.iter().map(|&at| config.cache.get(usize::from(at)));
         let fits = |rule: &&CacheRule| {
@@ -206,9 +251,14 @@ impl PoolState {
         };
         let rule = rules.flatten().find(fits)?;
         match config.main.query_cache {
-            Switch::Coalesce => Some(0),
+            Switch::Coalesce => Some(COALESCED),
             Switch::On | Switch::Hinted | Switch::Off => {
-                Some(duration_us(rule.ttl(config))).filter(|&ttl_us| ttl_us > 0)
+                let ttl_us = rule.ttl(config).map_or(u64::MAX, duration_us);
+                let behind_us = match rule.follow(config) {
+                    CacheFollow::Time => None,
+                    CacheFollow::Wal => Some(u64::from(config.main.query_cache_max_age_ms) * 1000),
+                };
+                Some(Terms { ttl_us, behind_us }).filter(|terms| terms.ttl_us > 0)
             }
         }
     }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::ids::PoolId;
 use crate::pool::cache::capture::SentAt;
+use crate::pool::cache::wal::Dependence;
 
 /// The number of bytes that an answer counts for besides its key and its messages: places in the index and in a queue, allocations.
 const OVERHEAD_BYTES: usize = 256;
@@ -25,6 +26,8 @@ pub(crate) struct Kept {
     pub(crate) answer: Box<[u8]>,
     /// The time at which the statement was sent, with the state of the database at that time.
     pub(crate) sent: SentAt,
+    /// The tables that the answer depends on; `None` if they are not followed.
+    pub(crate) dependence: Option<Box<Dependence>>,
     pool: PoolId,
     hits: u8,
     queue: Queue,
@@ -134,7 +137,7 @@ impl Store {
         key: Arc<[u8]>,
         pool: PoolId,
         answer: &[u8],
-        sent: SentAt,
+        (sent, dependence): (SentAt, Option<Box<Dependence>>),
     ) -> Option<usize> {
         let bytes = cost(&key, answer);
         if bytes > self.bytes_max {
@@ -146,7 +149,7 @@ impl Store {
                 return None;
             }
             let (before, queue) = (cost(&key, &kept.answer), kept.queue);
-            (kept.answer, kept.sent) = (answer.into(), sent);
+            (kept.answer, kept.sent, kept.dependence) = (answer.into(), sent, dependence);
             self.count(pool, queue, before, bytes);
             return Some(self.shrink());
         }
@@ -158,10 +161,19 @@ impl Store {
             Queue::Small => self.small.push_back((Arc::clone(&key), serial)),
             Queue::Main => self.main.push_back((Arc::clone(&key), serial)),
         }
-        self.kept.insert(key, Kept { answer: answer.into(), sent, pool, hits: 0, queue, serial });
+        let kept = Kept { answer: answer.into(), sent, dependence, pool, hits: 0, queue, serial };
+        self.kept.insert(key, kept);
         self.count(pool, queue, 0, bytes);
         self.held.entry(pool).or_default().answers += 1;
         Some(self.shrink())
+    }
+
+    /// Drops an answer that is of no use any more.
+    pub(crate) fn drop_answer(&mut self, key: &[u8]) {
+        if let Some((key, _)) = self.kept.get_key_value(key) {
+            let key = Arc::clone(key);
+            self.remove(&key);
+        }
     }
 
     /// Sets the number of bytes that answers may take together. Returns the number of answers that were evicted.
@@ -299,7 +311,7 @@ mod tests {
     }
 
     fn keep(store: &mut Store, number: u32) -> usize {
-        store.keep(key(number), PoolId::default(), ANSWER, sent(1)).expect("it has room")
+        store.keep(key(number), PoolId::default(), ANSWER, (sent(1), None)).expect("it has room")
     }
 
     fn has(store: &mut Store, number: u32) -> bool {
@@ -337,10 +349,10 @@ mod tests {
     fn a_newer_answer_replaces_an_older_one_and_no_other() {
         let mut store = store(5);
         let pool = PoolId::default();
-        store.keep(key(1), pool, b"new", sent(5));
-        store.keep(key(1), pool, b"old", sent(4));
+        store.keep(key(1), pool, b"new", (sent(5), None));
+        store.keep(key(1), pool, b"old", (sent(4), None));
         assert_eq!(&*store.get(&key(1)).expect("it is kept").answer, b"new");
-        store.keep(key(1), pool, b"newer", sent(6));
+        store.keep(key(1), pool, b"newer", (sent(6), None));
         assert_eq!(&*store.get(&key(1)).expect("it is kept").answer, b"newer");
         assert_eq!(store.held(pool), Held { answers: 1, bytes: cost(&key(1), b"newer") as u64, evicted: 0 });
     }
@@ -352,7 +364,11 @@ mod tests {
         store.underway().add(2 * cost(&key(0), ANSWER));
         assert_eq!(keep(&mut store, 5), 3);
         store.underway().take(2 * cost(&key(0), ANSWER));
-        assert_eq!(store.keep(key(9), PoolId::default(), &[0; 4000], sent(1)), None, "it would never fit");
+        assert_eq!(
+            store.keep(key(9), PoolId::default(), &[0; 4000], (sent(1), None)),
+            None,
+            "it would never fit"
+        );
         assert!(!has(&mut store, 9));
     }
 
@@ -361,8 +377,8 @@ mod tests {
         let mut pools = SlotMap::<PoolId, ()>::with_key();
         let [one, two] = [pools.insert(()), pools.insert(())];
         let mut store = store(10);
-        store.keep(key(1), one, ANSWER, sent(1));
-        store.keep(key(2), two, ANSWER, sent(1));
+        store.keep(key(1), one, ANSWER, (sent(1), None));
+        store.keep(key(2), two, ANSWER, (sent(1), None));
         assert_eq!(store.drop_pool(one), 1);
         assert!(!has(&mut store, 1) && has(&mut store, 2));
         assert_eq!((store.held(one), store.held(two).answers), (Held::default(), 1));
@@ -383,7 +399,7 @@ mod tests {
                     }
                     1 | 2 => store.get(&key(number)).into_iter().for_each(Kept::note_hit),
                     _ => {
-                        store.keep(key(number), PoolId::default(), &vec![0; len], sent(1));
+                        store.keep(key(number), PoolId::default(), &vec![0; len], (sent(1), None));
                     }
                 }
                 let sum: usize = store.kept.iter().map(|(key, kept)| cost(key, &kept.answer)).sum();

@@ -178,6 +178,7 @@ impl Pool {
                 logged_in_us: 0,
                 is_promoted: false,
                 version: 0,
+                node: None,
                 pid: 0,
                 key: Box::default(),
                 notices: Vec::new(),

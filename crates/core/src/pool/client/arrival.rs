@@ -11,6 +11,7 @@ use crate::context::{Activity, Cx, Env, KeyOwner, Role};
 use crate::driver::{ConnId, Driver};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
+use crate::pool::cache::ProbeWait;
 use crate::pool::client::state::{Account, Client, ClientState, Request};
 use crate::pool::cluster::route::Asking;
 use crate::pool::server::greeting::{IN_HOT_STANDBY, ServerGreeting};
@@ -71,6 +72,8 @@ impl Pool {
                 must_see: None,
                 parse_context: None,
                 wrote_us: 0,
+                seen_probe: 0,
+                probe_wait: ProbeWait::No,
                 reader: None,
                 draws: crate::pool::sequences::state::Draws::default(),
                 cancel_key: cx.new_cancel_key(KeyOwner::Client(pool_id, id), minor, None),

@@ -10,8 +10,8 @@ use crate::context::Env;
 use crate::driver::{ConnId, Peer};
 use crate::ids::{ServerId, StatementId};
 use crate::pool::Branch;
-use crate::pool::cache::Reader;
 use crate::pool::cache::capture::SentAt;
+use crate::pool::cache::{ProbeWait, Reader};
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::rolled_back::RolledBack;
 use crate::pool::cluster::causal::must_see::MustSee;
@@ -75,6 +75,11 @@ pub(crate) struct Account {
     /// client no answer to a statement that was sent before it. [`WRITING`](crate::pool::cache::WRITING) if such a group was sent since the
     /// cache was last asked.
     pub(crate) wrote_us: u64,
+    /// The number of a probe: the client may have seen what was visible when that probe was sent, so answers of the query cache must be confirmed
+    /// by a later one. [`SEEING`](crate::pool::cache::SEEING) if a server may have answered the client since the cache was last asked.
+    pub(crate) seen_probe: u64,
+    /// Whether the client waits for a probe.
+    pub(crate) probe_wait: ProbeWait,
     /// The facts that the query cache needs about the client. `None` before the client's first statement that is looked up.
     pub(crate) reader: Option<Box<Reader>>,
     /// The client's use of sequences, as far as pgweir knows it.

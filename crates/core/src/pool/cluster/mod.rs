@@ -170,7 +170,10 @@ impl Pool {
     /// Returns the reason not to use a server that logs in and reports another role than its node should have. `None` if the role is
     /// right.
     pub(crate) fn is_other_role(&self, id: ServerId, reported: &[Reported]) -> Option<&'static str> {
-        let server = self.servers.get(id).filter(|server| server.serves != Serves::Watch)?;
+        let server = self
+            .servers
+            .get(id)
+            .filter(|server| !matches!(server.serves, Serves::Watch | Serves::Stream | Serves::Monitor))?;
         self.state.cluster.as_ref()?;
         let says = |(name, value): &Reported| **name == *IN_HOT_STANDBY && **value == *b"on";
         match (reported.iter().any(says), server.branch.is_primary()) {

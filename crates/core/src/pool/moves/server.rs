@@ -244,7 +244,7 @@ fn may_be_asked(from: &ServerState, question: &ServerQuestion) -> bool {
         }
         S::Linked(linked) => match linked.task {
             ServerTask::Serving => {
-                matches!(question, Q::Check | Q::Reset | Q::Session(_) | Q::Catalog { .. })
+                matches!(question, Q::Check | Q::Reset | Q::Session(_) | Q::Catalog { .. } | Q::Tables(_))
             }
             ServerTask::Auditing(_) => matches!(question, Q::Reset),
             ServerTask::Syncing(_) => false,

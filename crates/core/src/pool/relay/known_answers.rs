@@ -7,6 +7,9 @@
 //! must have been sent less than the rule's time ago, after the client's own last change was answered, and after the last change of objects,
 //! rights and roles through pgweir. A client that waits for a server may also get an answer whose statement was sent after the client began to
 //! wait, whatever the rule's time: it is one that the client's own statement could have had (`query_cache=coalesce`).
+//!
+//! With `follow=wal` an answer is given until one of its tables has changed (`pool/cache/wal`). Then the client's own changes, and what it has seen,
+//! are compared by the number of a probe.
 
 use std::sync::Arc;
 
@@ -14,16 +17,23 @@ use pgweir_settings::QueryCache as Switch;
 use pgweir_sql::{begin_modes, varying_name};
 use pgweir_wire::backend::TxStatus;
 
-use crate::context::{Cx, Env};
+use crate::context::{Cx, Effect, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::pool::cache::capture::{Heard, SentAt};
-use crate::pool::cache::key::{Asked, asked, write_key};
-use crate::pool::cache::{QueryCache, WRITING, hinted_age_us};
+use crate::pool::cache::capture::{Capture, Heard, SentAt};
+use crate::pool::cache::key::{Asked, analysis_key, asked, write_key};
+use crate::pool::cache::store::Kept;
+use crate::pool::cache::wal::analyses::Known;
+use crate::pool::cache::wal::catalog::names_day;
+use crate::pool::cache::wal::{Dependence, Fill, FollowedDatabases, Stale};
+use crate::pool::cache::{
+    PROBE_WAIT_US_MAX, ProbeWait, QueryCache, SEEING, SEEN_ELSEWHERE, Terms, WRITING, hinted_age_us,
+};
 use crate::pool::client::isolation::is_read_committed;
 use crate::pool::client::state::{Account, ClientState, First, Waiting};
 use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
+use crate::pool::server::analysis::AnalysisWanted;
 use crate::pool::{Pool, Step};
 use crate::stats::obstacle::Obstacle;
 use crate::stats::rare_path::RarePath;
@@ -56,6 +66,18 @@ enum Unfresh {
     OwnChange,
     /// Definitions, rights or the primary may have changed since the statement was sent.
     Redefined,
+    /// A table of the answer has changed.
+    Changed,
+    /// The client was not told in time that no table had changed.
+    NotFresh,
+}
+
+/// A statement that the cache is asked for.
+pub(super) struct Question<'a> {
+    pub(super) terms: Terms,
+    text: &'a [u8],
+    /// The types of its parameters, four bytes each.
+    types: &'a [u8],
 }
 
 /// A group whose answer may be kept.
@@ -77,6 +99,49 @@ fn modes_of(begin: Option<&[u8]>) -> &[u8] {
     begin.filter(|begin| begin_modes(begin).is_none_or(|modes| modes.names_modes)).unwrap_or_default()
 }
 
+/// Checks whether a kept answer may be given to the client: none of its tables has changed, as far as the client may know. Has a probe asked for.
+fn check_followed(
+    env: &mut Env,
+    database: &Arc<str>,
+    account: &mut Account,
+    kept: &Kept,
+    behind_us: u64,
+) -> Result<(), Stale> {
+    let now_us = env.now.mono_us;
+    let followed = env.followed.opened(database).ok_or(Stale::NotFollowed)?;
+    let dependence = kept.dependence.as_deref().ok_or(Stale::NotFollowed)?;
+    if account.seen_probe == SEEN_ELSEWHERE {
+        return Err(Stale::NotFollowed);
+    }
+    if account.seen_probe == SEEING {
+        // What the client was answered before now is confirmed by each probe that is sent from now on.
+        account.seen_probe = followed.last_probe();
+    }
+    let found = followed.check(dependence, account.seen_probe, (now_us, behind_us));
+    if found.is_ok() {
+        account.seen_probe = account.seen_probe.max(dependence.seen());
+        account.probe_wait = ProbeWait::No;
+    }
+    if found != Err(Stale::Changed) && followed.wants_probe() {
+        env.want(Effect::WantProbe(Arc::clone(database), false));
+    }
+    found.map(|_| ())
+}
+
+/// An answer is not kept: it may not have seen a change of one of its tables.
+struct JustChanged;
+
+/// Returns what an answer depends on that has arrived as a whole; `None` if its tables are not followed.
+fn dependence_of(
+    followed: &mut FollowedDatabases,
+    database: &str,
+    capture: &Capture,
+) -> Result<Option<Box<Dependence>>, JustChanged> {
+    let Some(fill) = &capture.fill else { return Ok(None) };
+    let admitted = followed.opened(database).and_then(|followed| followed.admit(fill));
+    admitted.map(|dependence| Some(Box::new(dependence))).ok_or(JustChanged)
+}
+
 impl Pool {
     /// Answers a group instead of a server, in the moment *request*. Returns `None` if the group needs a server.
     #[inline]
@@ -89,14 +154,19 @@ impl Pool {
         status: TxStatus,
     ) -> Option<Step> {
         cx.env.cache.as_ref()?;
-        if cx.env.rules.config.main.query_cache == Switch::Coalesce {
-            return None;
-        }
-        match status {
-            TxStatus::Idle => self.answer_from_cache(cx, id, group?, bytes, None),
+        let answered = match status {
+            _ if cx.env.rules.config.main.query_cache == Switch::Coalesce => None,
+            TxStatus::Idle => group.and_then(|group| self.answer_from_cache(cx, id, group, bytes, None)),
             TxStatus::InTransaction => self.answer_in_deferred(cx, id, bytes),
             TxStatus::Failed => None,
+        };
+        if answered.is_none()
+            && let Some(client) = self.clients.get_mut(id)
+        {
+            // A server answers the client from here on.
+            (client.account.seen_probe, client.account.probe_wait) = (SEEING, ProbeWait::No);
         }
+        answered
     }
 
     /// Answers a group of a transaction of which no server knows yet. Each statement of a READ COMMITTED transaction sees what was committed
@@ -161,6 +231,8 @@ impl Pool {
                 numbers.expired += u64::from(matches!(unfresh, Some(Unfresh::Expired)));
                 numbers.own_changes += u64::from(matches!(unfresh, Some(Unfresh::OwnChange)));
                 numbers.redefined += u64::from(matches!(unfresh, Some(Unfresh::Redefined)));
+                numbers.changed += u64::from(matches!(unfresh, Some(Unfresh::Changed)));
+                numbers.not_fresh += u64::from(matches!(unfresh, Some(Unfresh::NotFresh)));
                 None
             }
             Lookup::Hit => Some(Step::Used(group.len as usize)),
@@ -211,7 +283,11 @@ impl Pool {
         let messages = bytes.get(..group.len as usize);
         let asking = |messages| self.ask_cache(cx.env, cache, id, group, (messages, modes_of(begin)));
         let found = messages.map(asking);
-        let Some(Ok((ttl_us, _))) = found else { return Lookup::NotAsked };
+        let Some(Ok(Question { terms, .. })) = found else { return Lookup::NotAsked };
+        if terms.behind_us.is_some() && begin.is_some() {
+            return Lookup::NotAsked;
+        }
+        let is_queued = waits_since_us.is_some();
         let Some(client) = self.clients.get_mut(id) else { return Lookup::NotAsked };
         let now_us = cx.env.now.mono_us;
         if client.account.wrote_us == WRITING {
@@ -220,16 +296,33 @@ impl Pool {
         }
         let wrote_us = client.account.wrote_us;
         let Some(kept) = cache.store.get(&cache.key) else { return Lookup::Miss(None) };
+        let database = &self.state.database;
         let age_us = now_us.saturating_sub(kept.sent.at_us);
         let came_first = waits_since_us.is_some_and(|since_us| since_us < kept.sent.at_us);
         if kept.sent.at_us <= self.state.cache.floor_us || !kept.sent.is_current(cx.env) {
             return Lookup::Miss(Some(Unfresh::Redefined));
         }
-        if kept.sent.at_us <= wrote_us {
+        let behind_us = terms.behind_us.filter(|_| !came_first);
+        if behind_us.is_none() && kept.sent.at_us <= wrote_us {
             return Lookup::Miss(Some(Unfresh::OwnChange));
         }
-        if age_us >= ttl_us && !came_first {
+        if age_us >= terms.ttl_us && !came_first {
             return Lookup::Miss(Some(Unfresh::Expired));
+        }
+        if let Some(behind_us) = behind_us {
+            if is_queued {
+                // A server is about to answer the client, after which it must see more than a probe of now confirms.
+                return Lookup::Miss(None);
+            }
+            match check_followed(cx.env, database, &mut client.account, kept, behind_us) {
+                Ok(()) => {}
+                Err(Stale::NotFollowed) => return Lookup::Miss(Some(Unfresh::Redefined)),
+                Err(Stale::Changed) => {
+                    cache.store.drop_answer(&cache.key);
+                    return Lookup::Miss(Some(Unfresh::Changed));
+                }
+                Err(Stale::NotFresh) => return self.await_probe(cx.env, id),
+            }
         }
         if cx.driver.backlog(client.conn) > cx.env.limits.backlog_bytes {
             return Lookup::Later;
@@ -249,7 +342,8 @@ impl Pool {
         stats.xacts += u64::from(begin.is_none());
         stats.sent_bytes += kept.answer.len() as u64;
         self.state.cache.numbers.hits += 1;
-        if !came_first {
+        // The age of an answer whose tables are followed says nothing.
+        if !came_first && behind_us.is_none() {
             self.state.cache.age_max_us = self.state.cache.age_max_us.max(age_us);
             self.state.cache.ages.get_or_insert_default().record(age_us);
         }
@@ -257,8 +351,8 @@ impl Pool {
         Lookup::Hit
     }
 
-    /// Returns the age (µs) up to which the answer to a group may be given to this client, and the statement's text, or why the cache is not
-    /// asked. With `Ok`, the group's key is in [`QueryCache::key`].
+    /// Returns the group's statement, with the terms on which the answer may be given to this client, or why the cache is not asked. With `Ok`,
+    /// the group's key is in [`QueryCache::key`].
     pub(super) fn ask_cache<'a>(
         &mut self,
         env: &'a Env,
@@ -266,7 +360,7 @@ impl Pool {
         id: ClientId,
         group: &Group,
         (messages, modes): (&'a [u8], &[u8]),
-    ) -> Result<(u64, &'a [u8]), Obstacle> {
+    ) -> Result<Question<'a>, Obstacle> {
         if let Some(obstacle) = group.obstacle() {
             return Err(obstacle);
         }
@@ -279,18 +373,21 @@ impl Pool {
             return Err(Obstacle::CausalReads);
         }
         let settings = cache.settings_of(env, self.id, account).ok_or(Obstacle::LongSettings)?;
-        let named = |name| Some(&*env.statements.get(account.statement(name)?)?.query);
-        let text = match asked(messages) {
-            Some(Asked::Text(text)) => Some(text),
+        let named = |name| {
+            let statement = env.statements.get(account.statement(name)?)?;
+            Some((&*statement.query, &*statement.types))
+        };
+        let statement = match asked(messages) {
+            Some(Asked::Text { text, types }) => Some((text, types)),
             Some(Asked::Named(name)) => named(name),
             None => None,
         };
-        let text = text.ok_or(Obstacle::PreparedUnnamed)?;
-        let ttl_us = self.state.cache_ttl_us(env, cache.version(), account, text).ok_or(Obstacle::NoRule)?;
-        let ttl_us = ttl_us.min(hinted_age_us(&env.rules.config, text)?);
+        let (text, types) = statement.ok_or(Obstacle::PreparedUnnamed)?;
+        let terms = self.state.cache_terms(env, cache.version(), account, text).ok_or(Obstacle::NoRule)?;
+        let terms = terms.at_most(hinted_age_us(&env.rules.config, text)?);
         write_key(&mut cache.key, (self.id, settings, modes), messages, |name| account.statement(name))
             .ok_or(Obstacle::Together)?;
-        Ok((ttl_us, text))
+        Ok(Question { terms, text, types })
     }
 
     /// Prepares for bytes of a linked client that are about to be sent. An unfinished capture of the server ends. Unless the bytes are one
@@ -308,7 +405,11 @@ impl Pool {
         bytes: &[u8],
     ) -> Option<Sending> {
         self.end_capture(server_id);
-        let is_behind = self.servers.get(server_id).is_some_and(|server| server.work.running.is_named());
+        let is_behind = self.servers.get_mut(server_id).is_some_and(|server| {
+            server.incoming.analysis = None;
+            server.work.running.is_named()
+        });
+        self.note_node(env, id, server_id);
         let in_transaction = self.is_in_transaction(server_id);
         let found = group.or_else(|| self.look_at_group(env, id, bytes));
         let read = found.filter(|group| group.certainly_reads() && group.len as usize == bytes.len());
@@ -330,6 +431,16 @@ impl Pool {
             (None, _) => Err(Obstacle::Together),
         };
         Some(Sending { keepable, is_behind })
+    }
+
+    /// Notes that a server answers a linked client, and whether it is certainly the PostgreSQL server whose changes are followed.
+    fn note_node(&mut self, env: &Env, id: ClientId, server_id: ServerId) {
+        let stream = env.followed.state(&self.state.database).and_then(|state| state.stream());
+        let node = self.servers.get(server_id).and_then(|server| server.at.node);
+        let is_elsewhere = stream.is_some_and(|stream| node != Some(stream.node()));
+        if let Some(client) = self.clients.get_mut(id) {
+            client.account.seen_probe = if is_elsewhere { SEEN_ELSEWHERE } else { SEEING };
+        }
     }
 
     /// Returns what may be kept of a linked client's next group, which is looked at message by message, if the group sees the same data and
@@ -405,8 +516,12 @@ impl Pool {
         sent: SentAt,
     ) {
         let Some(mut cache) = env.cache.take() else { return };
-        let kept = self.capture_with(env, &mut cache, ids, keepable, bytes, sent);
-        env.cache = Some(cache);
+        let mut followed = std::mem::take(&mut env.followed);
+        let kept = self.capture_with(env, (&mut cache, &mut followed), ids, keepable, (bytes, sent));
+        (env.cache, env.followed) = (Some(cache), followed);
+        if std::mem::take(&mut self.state.cache.wants_probe) {
+            env.want(Effect::WantProbe(Arc::clone(&self.state.database), false));
+        }
         // With coalesce, whether others wait is no matter of the statement.
         let is_decided = kept.is_err() || env.rules.config.main.query_cache == Switch::Coalesce;
         if let Some(server) = self.servers.get(ids.1).filter(|_| is_decided) {
@@ -418,11 +533,10 @@ impl Pool {
     fn capture_with(
         &mut self,
         env: &Env,
-        cache: &mut QueryCache,
+        (cache, followed): (&mut QueryCache, &mut FollowedDatabases),
         (id, server_id): (ClientId, ServerId),
         Keepable { group, begin }: &Keepable,
-        bytes: Option<&[u8]>,
-        sent: SentAt,
+        (bytes, sent): (Option<&[u8]>, SentAt),
     ) -> Result<(), Obstacle> {
         self.end_capture(server_id);
         let Some(server) = self.servers.get(server_id) else { return Ok(()) };
@@ -437,18 +551,99 @@ impl Pool {
         let queued = server.attempt.kept().filter(|_| bytes.is_none()).map(|kept| kept.bytes.clone());
         let messages = bytes.or(queued.as_deref()).and_then(|bytes| bytes.get(..group.len as usize));
         let messages = messages.ok_or(Obstacle::Together)?;
-        let (_, text) = self.ask_cache(env, cache, id, group, (messages, modes_of(begin.as_deref())))?;
-        if varying_name(text).is_some() {
+        let question = self.ask_cache(env, cache, id, group, (messages, modes_of(begin.as_deref())))?;
+        if varying_name(question.text).is_some() {
             return Err(Obstacle::Varying);
         }
         if env.rules.config.main.query_cache == Switch::Coalesce && self.state.node.waiting == 0 {
             return Ok(());
         }
-        let capture = cache.capture(env, (id, statement), messages, (sent, begin.is_some()));
+        let fill = match question.terms.behind_us {
+            None => None,
+            Some(_) if begin.is_some() => return Err(Obstacle::InTransaction),
+            Some(_) => {
+                Some(self.basis(followed, (id, server_id), &cache.key, &question, (messages, sent))?)
+            }
+        };
+        let mut capture = cache.capture(env, (id, statement), messages, (sent, begin.is_some()));
+        capture.fill = fill;
         if let Some(server) = self.servers.get_mut(server_id) {
             server.incoming.capture = Some(Box::new(capture));
         }
         Ok(())
+    }
+
+    /// Returns the basis of an answer that is to be kept until its tables change, or why it is not kept. If the server must be asked for the
+    /// tables, that is noted.
+    fn basis(
+        &mut self,
+        followed: &mut FollowedDatabases,
+        (client, server_id): (ClientId, ServerId),
+        cache_key: &[u8],
+        Question { text, types, .. }: &Question<'_>,
+        (messages, sent): (&[u8], SentAt),
+    ) -> Result<Fill, Obstacle> {
+        let followed = followed.opened(&self.state.database).ok_or(Obstacle::NotFollowed)?;
+        let opened = followed.number().ok_or(Obstacle::NotFollowed)?;
+        // Without a new stamp, transactions that were received since the last one are never settled.
+        self.state.cache.wants_probe = followed.wants_probe();
+        let key = analysis_key(cache_key, text, types).ok_or(Obstacle::LongText)?;
+        let known = followed.analyses.look_up(&key);
+        let outside = match known {
+            // The text was looked at before.
+            Known::Tables(_) => names_day(messages),
+            _ => followed.catalog().outside(text, messages).is_some(),
+        };
+        if outside {
+            return Err(Obstacle::Outside);
+        }
+        let server = self.servers.get_mut(server_id).ok_or(Obstacle::KeepsServer)?;
+        if server.at.since.mono_us < followed.servers_from_us {
+            return Err(Obstacle::NotFollowed);
+        }
+        let node = server.at.node;
+        if known == Known::Wanted || matches!(known, Known::Tables(_)) && node.is_none() {
+            let (text, types) = (Box::from(*text), Box::from(*types));
+            server.incoming.analysis = Some(Box::new(AnalysisWanted { client, key, text, types, opened }));
+        }
+        match known {
+            Known::Tables(tables) => match node {
+                None => Err(Obstacle::Unanalysed),
+                Some(node) if node != followed.node() => Err(Obstacle::NotFollowed),
+                Some(_) => followed.fill(sent.at_us, tables).ok_or(Obstacle::NotFollowed),
+            },
+            Known::NotFollowed => Err(Obstacle::Unpublished),
+            Known::Wanted | Known::FirstTime => Err(Obstacle::Unanalysed),
+        }
+    }
+
+    /// Has a client wait until it is known whether a table of its answer was changed lately. If that takes too long, the client's statement goes
+    /// to a server.
+    fn await_probe(&mut self, env: &mut Env, id: ClientId) -> Lookup {
+        let Some(client) = self.clients.get_mut(id) else { return Lookup::NotAsked };
+        let now_us = env.now.mono_us;
+        let since_us = match client.account.probe_wait {
+            ProbeWait::Since(since_us) => since_us,
+            ProbeWait::No => now_us,
+        };
+        let until_us = since_us.saturating_add(PROBE_WAIT_US_MAX);
+        if now_us >= until_us {
+            return Lookup::Miss(Some(Unfresh::NotFresh));
+        }
+        client.account.probe_wait = ProbeWait::Since(since_us);
+        env.want(Effect::WantProbe(Arc::clone(&self.state.database), true));
+        env.wake_at(until_us);
+        if !self.state.cache.await_probe.contains(&id) {
+            self.state.cache.await_probe.push(id);
+        }
+        Lookup::Later
+    }
+
+    /// Notes that the statements of clients that wait for a probe are to be looked at again: one was confirmed, or a client has waited long enough.
+    /// The caller resumes them.
+    pub(crate) fn end_probe_waits(&mut self) {
+        let waiting = std::mem::take(&mut self.state.cache.await_probe);
+        self.state.due.to_resume.extend(waiting);
     }
 
     /// Gives bytes that a server sent for a client to the capture of that client's answer, and keeps the answer when it is whole.
@@ -469,15 +664,21 @@ impl Pool {
         let stats = &mut cx.env.measured.stats;
         match capture.hear(bytes) {
             Heard::More => server.incoming.capture = Some(capture),
-            Heard::Plain => {
-                stats.note_kept(&capture.statement, Ok(()));
-                let (key, sent) = (Arc::clone(&capture.key), capture.sent);
-                let kept = cache.store.keep(key, self.id, capture.answer(), sent);
-                numbers.fills += u64::from(kept.is_some());
-                if kept.is_some_and(|evicted| evicted > 0) {
-                    cx.driver.reached(RarePath::CacheEvicted);
+            Heard::Plain => match dependence_of(&mut cx.env.followed, &self.state.database, &capture) {
+                Err(JustChanged) => {
+                    stats.note_kept(&capture.statement, Err(Obstacle::JustChanged));
+                    numbers.unsettled += 1;
                 }
-            }
+                Ok(dependence) => {
+                    stats.note_kept(&capture.statement, Ok(()));
+                    let (key, sent) = (Arc::clone(&capture.key), capture.sent);
+                    let kept = cache.store.keep(key, self.id, capture.answer(), (sent, dependence));
+                    numbers.fills += u64::from(kept.is_some());
+                    if kept.is_some_and(|evicted| evicted > 0) {
+                        cx.driver.reached(RarePath::CacheEvicted);
+                    }
+                }
+            },
             Heard::Unfit => {
                 stats.note_kept(&capture.statement, Err(Obstacle::Unfit));
                 numbers.unfit += 1;
@@ -515,7 +716,7 @@ impl Pool {
         self.servers.values_mut().for_each(|server| server.incoming.capture = None);
         self.state.look_at_passed_over();
         for client in self.clients.values_mut() {
-            client.account.wrote_us = WRITING;
+            (client.account.wrote_us, client.account.seen_probe) = (WRITING, SEEING);
             // The next cache gives the same numbers to other settings and rules.
             client.account.reader = None;
         }

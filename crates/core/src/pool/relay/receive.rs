@@ -73,6 +73,9 @@ impl Pool {
                 ServerState::Dialing(_) => Step::Wait,
                 ServerState::SecuringTls(_) => self.tls_answered(cx, id, rest),
                 ServerState::LoggingIn(_) => self.login_message(cx, id, rest),
+                ServerState::Watching(watching) if watching.stream.is_some() => {
+                    self.stream_received(id, rest)
+                }
                 _ if server.is_replication() => self.relay_replication(cx, id, rest),
                 _ => self.relay(cx, id, rest),
             };

@@ -11,8 +11,8 @@ use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
-use crate::pool::cache::QueryCache;
 use crate::pool::cache::capture::SentAt;
+use crate::pool::cache::{QueryCache, Terms};
 use crate::pool::client::state::{Account, Client, ClientState, First, Request, Waiting};
 use crate::pool::relay::exchange::group::Group;
 use crate::pool::server::state::Server;
@@ -85,11 +85,11 @@ impl Pool {
             return None;
         }
         let messages = bytes.get(..group.len as usize)?;
-        let (ttl_us, _) = self.ask_cache(env, cache, id, group, (messages, b"")).ok()?;
+        let terms = self.ask_cache(env, cache, id, group, (messages, b"")).ok()?.terms;
         let account = &self.clients.get(id)?.account;
         let mut reads = self.servers.iter().filter_map(|(id, server)| {
             let capture = server.incoming.capture.as_deref()?;
-            let is_same = *capture.key == *cache.key && self.may_wait(env, account, capture.sent, ttl_us);
+            let is_same = *capture.key == *cache.key && self.may_wait(env, account, capture.sent, terms);
             is_same.then_some((id, capture.sent.at_us))
         });
         reads.find(|&(server, sent_us)| runs(&self.clients, &self.servers, server, sent_us))
@@ -97,15 +97,14 @@ impl Pool {
 
     /// Whether the answer to a statement that was sent then is one that the client may be given, by the rules for answers that are kept
     /// (`known_answers.rs`).
-    fn may_wait(&self, env: &Env, account: &Account, sent: SentAt, ttl_us: u64) -> bool {
+    fn may_wait(&self, env: &Env, account: &Account, sent: SentAt, terms: Terms) -> bool {
         let age_us = env.now.mono_us.saturating_sub(sent.at_us);
         // All that the client has changed was answered before its request.
         let came_first = account.request.since_us < sent.at_us;
         let sees_own = came_first || account.wrote_us < sent.at_us;
-        sent.at_us > self.state.cache.floor_us
-            && sent.is_current(env)
-            && sees_own
-            && (came_first || age_us < ttl_us)
+        // A client that has begun to wait gets no answer that must be confirmed (`follow=wal`): only one that its own statement could have had.
+        let is_young = terms.behind_us.is_none() && age_us < terms.ttl_us;
+        sent.at_us > self.state.cache.floor_us && sent.is_current(env) && sees_own && (came_first || is_young)
     }
 
     /// Whether the client waits for the answer to another client's statement, and needs no server meanwhile.

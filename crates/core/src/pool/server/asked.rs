@@ -14,6 +14,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{AUDIT_ATTEMPTS_MAX, GREETING_PARAMETERS_MAX, SERVER_ERROR_BYTES_MAX};
 use crate::pool::relay::own_settings::{place_of_masked, unmask};
+use crate::pool::server::analysis::AnalysisWanted;
 use crate::pool::server::state::{Reported, ServerState};
 use crate::pool::session::params::Params;
 use crate::pool::{Pool, ServerKind};
@@ -45,6 +46,8 @@ pub(crate) enum ServerQuestion {
     Backends { number: u64, asked_us: u64 },
     /// The values that new connections begin with. `unused_us` is since when the server was unused, which counts on after the answer (monotonic, µs).
     Greeting { unused_us: u64 },
+    /// The tables that a statement depends on.
+    Tables(Box<AnalysisWanted>),
     /// Whether PostgreSQL accepts the startup parameters of a client that logs in.
     Startup(Box<StartupCheck>),
     /// `server_reset_query`, or DISCARD ALL in its place.
@@ -117,6 +120,7 @@ impl AskedServer {
             | ServerQuestion::Position { .. }
             | ServerQuestion::Backends { .. }
             | ServerQuestion::Greeting { .. }
+            | ServerQuestion::Tables(_)
             | ServerQuestion::Startup(_) => RowUse::Keep,
         }
     }
@@ -138,6 +142,7 @@ impl AskedServer {
             | ServerQuestion::Position { .. }
             | ServerQuestion::Backends { .. }
             | ServerQuestion::Greeting { .. }
+            | ServerQuestion::Tables(_)
             | ServerQuestion::Startup(_) => {
                 self.answer.get_or_insert_default().fail(code, text);
                 None
@@ -272,6 +277,10 @@ impl Pool {
                 let (client, names) = (check.client, std::mem::take(&mut check.names));
                 let reported = std::mem::take(&mut check.reported);
                 self.checked(cx, id, StartupCheck { client, names, reported }, answer);
+            }
+            ServerQuestion::Tables(wanted) => {
+                let wanted = std::mem::take(&mut **wanted);
+                self.analysed(cx, id, wanted, &answer);
             }
             ServerQuestion::Reset => self.cleaned(cx, id),
             ServerQuestion::Check => self.free_server(cx, id),

@@ -299,7 +299,7 @@ impl Pool {
 }
 
 /// Returns the code and text of a server's error, for statements of pgweir's own.
-fn code_and_text(body: &[u8]) -> (SqlState, String) {
+pub(crate) fn code_and_text(body: &[u8]) -> (SqlState, String) {
     let fields = ErrorFields::parse(body).ok();
     let code = fields.as_ref().and_then(|fields| fields.code().and_then(SqlState::from_bytes));
     let text = fields.as_ref().and_then(|fields| fields.message().map(printable));

@@ -159,6 +159,9 @@ impl Pool {
                 pairs.extend(login.params.get(position).map(|value| (name.as_bytes(), value)));
             }
         }
+        if server.serves == Serves::Stream {
+            pairs.push((b"replication", b"database"));
+        }
         let opening = self.opening_for(id);
         if let Some((login, _)) = &opening {
             pairs.extend(login.session.settings().map(|setting| (&*setting.name, &*setting.value)));
@@ -397,8 +400,11 @@ impl Pool {
                 self.notice();
                 self.link_replication(cx, id, client, &greeting);
             }
-            None if self.servers[id].serves == Serves::Watch => self.begin_watching(cx, id),
-            None => self.first_statement(cx, id, login),
+            None => match self.servers[id].serves {
+                Serves::Watch => self.begin_watching(cx, id),
+                Serves::Stream | Serves::Monitor => self.begin_following(id),
+                Serves::Clients | Serves::ReplicationClient => self.first_statement(cx, id, login),
+            },
         }
         self.servers.contains_key(id)
     }

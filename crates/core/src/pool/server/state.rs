@@ -18,7 +18,9 @@ use crate::pool::relay::attempt::Attempt;
 use crate::pool::relay::ledger::{Ledger, Owner, Purpose};
 use crate::pool::sequences::state::Users;
 use crate::pool::server::abandoned::Abandoned;
+use crate::pool::server::analysis::AnalysisWanted;
 use crate::pool::server::asked::{AskedServer, Replies};
+use crate::pool::server::following::Stream;
 use crate::pool::session::content::Session;
 use crate::pool::session::known_sets::PlainSet;
 use crate::pool::session::params::Params;
@@ -98,6 +100,8 @@ pub(crate) struct Incoming {
     pub(crate) paused_us: Option<u64>,
     /// The answer to the client's last group, while it may be kept.
     pub(crate) capture: Option<Box<Capture>>,
+    /// The statement that the server is to be asked about when its client has left it.
+    pub(crate) analysis: Option<Box<AnalysisWanted>>,
     /// The parameter types that the server has told of the statement that it is about to describe, four bytes each. Empty unless pgweir
     /// looks at the description.
     pub(crate) described_params: Box<[u8]>,
@@ -122,6 +126,8 @@ pub(crate) struct Reached {
     pub(crate) logged_in_us: u64,
     /// The major version that the server reported at login; 0 if it is not known.
     pub(crate) version: u16,
+    /// The start of the PostgreSQL server, as it has told for the query cache (µs); `None` if it was not asked.
+    pub(crate) node: Option<i64>,
     /// The process number for cancel requests, as PostgreSQL gave it.
     pub(crate) pid: u32,
     pub(crate) key: Box<[u8]>,
@@ -230,6 +236,10 @@ pub(crate) enum Serves {
     ReplicationClient,
     /// The watch of a cluster's node.
     Watch,
+    /// The replication stream with the changes of a database.
+    Stream,
+    /// The questions about a database whose changes are followed.
+    Monitor,
 }
 
 /// The state of the connection to PostgreSQL, as the driver has told it.
@@ -273,16 +283,18 @@ pub(crate) enum ServerState {
     HeldForCancel,
     /// The server listens for its pool's clients.
     Listening,
-    /// The server is asked for the state of its node, again and again.
+    /// The server is asked for the state of its node or its database, again and again, or has a replication stream.
     Watching(Box<Watching>),
 }
 
-/// The answer of a node that is watched.
+/// The answer of a node or a database that is watched.
 #[derive(Default)]
 pub(crate) struct Watching {
     pub(crate) answer: Replies,
     /// Whether the answer is complete.
     pub(crate) is_answered: bool,
+    /// The replication stream; `None` before the server was asked for one.
+    pub(crate) stream: Option<Box<Stream>>,
 }
 
 /// A connection that is being opened.
@@ -504,10 +516,13 @@ impl Server {
         self.serves == Serves::ReplicationClient
     }
 
-    /// Returns the level of a log line about this server. A watch's lines are for debugging: the lines of its cluster tell what it finds
-    /// out.
+    /// Returns the level of a log line about this server. The lines of a watch, and of a database that is followed, are for debugging: other
+    /// lines tell what is found out.
     pub(crate) fn log_level(&self, level: Level) -> Level {
-        if self.serves == Serves::Watch { Level::Debug } else { level }
+        match self.serves {
+            Serves::Watch | Serves::Stream | Serves::Monitor => Level::Debug,
+            Serves::Clients | Serves::ReplicationClient => level,
+        }
     }
 
     /// Whether the server has sent a FATAL error to its client, or its end is being handled.

@@ -55,7 +55,7 @@ impl Pool {
         self.ask_node(cx, text.as_bytes());
     }
 
-    fn ask_node<D: Driver>(&mut self, cx: &mut Cx<'_, D>, text: &[u8]) {
+    pub(crate) fn ask_node<D: Driver>(&mut self, cx: &mut Cx<'_, D>, text: &[u8]) {
         let Some((id, server)) = self.servers.iter_mut().next() else { return };
         let ServerState::Watching(watching) = &mut server.state else { return };
         **watching = Watching::default();

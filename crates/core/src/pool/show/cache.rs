@@ -3,6 +3,7 @@
 use crate::context::Env;
 use crate::pool::Pool;
 use crate::pool::cache::store::Held;
+use crate::pool::show::rows::time_text;
 use crate::stats::obstacle::Obstacle;
 use crate::stats::snapshot::CacheNumbers;
 use crate::worker::console::report::{Row, cell};
@@ -37,6 +38,17 @@ impl Pool {
         row.extend([answers, bytes, hits, misses, fills, too_long, unfit, evicted].map(cell));
         row.extend([median, oldest]);
         row.extend([coalesced, expired, own_changes, redefined, purged, saved_us].map(cell));
+        row.extend([numbers.changed, numbers.not_fresh, numbers.unsettled].map(cell));
+        let following = env.followed.state(&self.state.database);
+        row.extend([
+            following.and_then(|following| cell(following.state)),
+            following
+                .filter(|following| !following.reason.is_empty())
+                .and_then(|following| cell(&following.reason)),
+            following.map(|following| time_text(env, following.since_us)),
+            following.and_then(|following| cell(following.stream()?.catalog().tables())),
+            following.and_then(|following| cell(following.stream()?.lag_bytes)),
+        ]);
         row
     }
 

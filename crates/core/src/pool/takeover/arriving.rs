@@ -15,7 +15,7 @@ use crate::client_handoff::{ClientHandoff, Counted, Login, Origin, Replication};
 use crate::context::{Activity, Cx, Env, KeyOwner, Role};
 use crate::driver::{CloseMode, ConnId, Driver, Endpoint, Level, Now};
 use crate::ids::{ClientId, ServerId};
-use crate::pool::cache::WRITING;
+use crate::pool::cache::{ProbeWait, SEEING, WRITING};
 use crate::pool::cancel_key::CancelKey;
 use crate::pool::client::state::{
     Account, Client, ClientState, DeferredBegin, Link, Request, Unnamed, UnnamedOnServer,
@@ -270,6 +270,8 @@ impl Pool {
             parse_context: None,
             // What it last sent to the process before this one may not be answered yet.
             wrote_us: WRITING,
+            seen_probe: SEEING,
+            probe_wait: ProbeWait::No,
             reader: None,
             draws: Draws::default(),
             listener: None,

@@ -180,6 +180,8 @@ impl Pool {
             parse_context: _,
             // The successor has no answers of this process.
             wrote_us: _,
+            seen_probe: _,
+            probe_wait: _,
             reader: _,
             // A server that has travelled is not known to be used by this client alone.
             draws: _,

@@ -235,7 +235,7 @@ const PERCENTILES: [(&str, Type); 10] = [
     ("max_us", Numeric),
 ];
 
-const CACHE: [(&str, Type); 19] = [
+const CACHE: [(&str, Type); 27] = [
     ("database", Text),
     ("user", Text),
     ("state", Text),
@@ -255,6 +255,14 @@ const CACHE: [(&str, Type); 19] = [
     ("redefined", Numeric),
     ("purged", Numeric),
     ("saved_us", Numeric),
+    ("dropped_by_write", Numeric),
+    ("not_fresh", Numeric),
+    ("refused_unsettled", Numeric),
+    ("follow_state", Text),
+    ("follow_reason", Text),
+    ("follow_since", Text),
+    ("follow_tables", Numeric),
+    ("lag_bytes", Numeric),
 ];
 
 const STATEMENTS: [(&str, Type); 19] = [

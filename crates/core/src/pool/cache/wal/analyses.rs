@@ -1,0 +1,115 @@
+//! What statements depend on, as PostgreSQL has said: the tables that it locks when it reads a statement. A statement is asked about when it is
+//! executed for the second time, once for each reading of its text.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use crate::limits::{ANALYSES_MAX, ANALYSIS_ATTEMPTS_MAX, SEEN_ONCE_PLACES};
+
+/// The result of an analysis.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Analysis {
+    /// The statement reads these tables alone, and all of them can be followed.
+    Tables(Arc<[u32]>),
+    /// The statement reads something that cannot be followed.
+    NotFollowed,
+    /// The server has not answered this number of times.
+    Failed(u8),
+}
+
+/// The state of a statement that is about to be executed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Known {
+    /// The statement depends on these tables.
+    Tables(Arc<[u32]>),
+    /// The answer to the statement cannot be followed.
+    NotFollowed,
+    /// The statement is to be analysed after this execution.
+    Wanted,
+    /// The statement was executed for the first time.
+    FirstTime,
+}
+
+/// The analyses of a database's statements.
+pub(crate) struct Analyses {
+    known: HashMap<Box<[u8]>, Analysis>,
+    /// Hashes of statements that were executed once, each at the place that its hash gives.
+    seen: Box<[u64]>,
+    hasher: RandomState,
+}
+
+impl Default for Analyses {
+    fn default() -> Analyses {
+        Analyses { known: HashMap::new(), seen: vec![0; SEEN_ONCE_PLACES].into(), hasher: RandomState::new() }
+    }
+}
+
+impl Analyses {
+    /// Returns what is known of a statement that is executed now. `key` is its text, types and reading.
+    pub(crate) fn look_up(&mut self, key: &[u8]) -> Known {
+        match self.known.get(key) {
+            Some(Analysis::Tables(tables)) => return Known::Tables(Arc::clone(tables)),
+            Some(Analysis::Failed(attempts)) if *attempts < ANALYSIS_ATTEMPTS_MAX => return Known::Wanted,
+            Some(Analysis::NotFollowed | Analysis::Failed(_)) => return Known::NotFollowed,
+            None => {}
+        }
+        let hash = self.hasher.hash_one(key);
+        let places = self.seen.len() as u64;
+        let Some(seen) = self.seen.get_mut((hash % places) as usize) else { return Known::FirstTime };
+        if *seen == hash {
+            return Known::Wanted;
+        }
+        *seen = hash;
+        Known::FirstTime
+    }
+
+    /// Takes the result of an analysis. `None`: the server has not answered.
+    pub(crate) fn take(&mut self, key: Box<[u8]>, found: Option<Analysis>) {
+        let failed = |known: &HashMap<Box<[u8]>, Analysis>| match known.get(&key) {
+            Some(Analysis::Failed(attempts)) => Analysis::Failed(attempts.saturating_add(1)),
+            _ => Analysis::Failed(1),
+        };
+        let found = found.unwrap_or_else(|| failed(&self.known));
+        if self.known.len() >= ANALYSES_MAX && !self.known.contains_key(&key) {
+            self.known.clear();
+        }
+        self.known.insert(key, found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_analysed_when_it_comes_again() {
+        let mut analyses = Analyses::default();
+        assert_eq!(analyses.look_up(b"a"), Known::FirstTime);
+        assert_eq!(analyses.look_up(b"a"), Known::Wanted);
+        analyses.take(b"a"[..].into(), Some(Analysis::Tables([1, 2].into())));
+        assert_eq!(analyses.look_up(b"a"), Known::Tables([1, 2].into()));
+        analyses.take(b"b"[..].into(), Some(Analysis::NotFollowed));
+        assert_eq!(analyses.look_up(b"b"), Known::NotFollowed);
+    }
+
+    #[test]
+    fn an_analysis_that_fails_is_tried_a_few_times() {
+        let mut analyses = Analyses::default();
+        for _ in 0..ANALYSIS_ATTEMPTS_MAX {
+            analyses.take(b"a"[..].into(), None);
+        }
+        assert_eq!(analyses.look_up(b"a"), Known::NotFollowed);
+        analyses.take(b"b"[..].into(), None);
+        assert_eq!(analyses.look_up(b"b"), Known::Wanted);
+    }
+
+    #[test]
+    fn the_number_of_analyses_is_bounded() {
+        let mut analyses = Analyses::default();
+        for number in 0..=ANALYSES_MAX as u64 {
+            analyses.take(number.to_be_bytes().into(), Some(Analysis::NotFollowed));
+        }
+        assert_eq!(analyses.known.len(), 1);
+    }
+}

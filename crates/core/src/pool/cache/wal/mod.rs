@@ -1,0 +1,386 @@
+//! Answers that are kept until PostgreSQL says that a table has changed (`follow=wal`). One worker reads the changes of a database from a
+//! replication stream (`worker/subscriptions`), and tells all workers what it learns, in order ([`News`]). Each worker decides by that which
+//! answers it keeps and gives. Values only: this room sends nothing.
+
+pub(crate) mod analyses;
+pub(crate) mod catalog;
+pub(crate) mod changes;
+pub(crate) mod decoder;
+pub(crate) mod probes;
+pub(crate) mod stamp;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::limits::STAMPS_KEPT;
+use crate::pool::cache::wal::analyses::Analyses;
+use crate::pool::cache::wal::catalog::Catalog;
+use crate::pool::cache::wal::changes::{Changes, StampNumber};
+use crate::pool::cache::wal::probes::Fresh;
+use crate::pool::cache::wal::stamp::Stamp;
+
+/// What the worker that follows a database tells all workers. The order counts: a probe's stamp comes before its confirmation, and a
+/// transaction before the confirmation of a probe whose position is after it.
+#[derive(Clone, Debug)]
+pub(crate) enum News {
+    /// The stream has begun. No answer may be kept yet.
+    Began(Began),
+    /// The database's catalog, which is another one than before. Everything that was kept under the earlier one is void.
+    Catalog(Arc<Catalog>),
+    /// The number identifies everything that is kept from now on: answers may be kept and given.
+    Opened(u64),
+    /// The settings with which connections begin have changed: answers of servers that have logged in before are not kept.
+    Settings,
+    /// No answer may be kept or given, for this reason, until [`News::Opened`]. The stream goes on.
+    Closed(Arc<str>),
+    /// The stream has ended, or has not begun: the state, and the reason.
+    Ended(&'static str, Arc<str>),
+    /// A probe was answered.
+    Stamp(StampNumber, Arc<Stamp>),
+    /// A committed transaction was received: its number, and the tables that it has changed.
+    Changed(u64, Arc<[u32]>),
+    /// A probe was confirmed; and the number of bytes of the log that are not read yet.
+    Fresh(Fresh, u64),
+}
+
+/// The beginning of a stream.
+#[derive(Clone, Debug)]
+pub(crate) struct Began {
+    /// The number of the last probe that was sent, which rises before a probe is sent.
+    pub(crate) probes_sent: Arc<AtomicU64>,
+    /// The start of the PostgreSQL server, by which its other connections are compared (µs since 2000 or 1970, as the server tells).
+    pub(crate) node: i64,
+}
+
+/// The databases that are followed, as one worker knows them.
+#[derive(Default)]
+pub(crate) struct FollowedDatabases {
+    databases: HashMap<Arc<str>, Following>,
+}
+
+/// The state of a database, for SHOW CACHE.
+pub(crate) struct Following {
+    /// The state in a word.
+    pub(crate) state: &'static str,
+    /// The reason of the state; empty if answers are kept.
+    pub(crate) reason: Arc<str>,
+    /// The time since which the state lasts (monotonic, µs).
+    pub(crate) since_us: u64,
+    stream: Option<Box<Followed>>,
+}
+
+/// What a worker knows of a stream that goes on.
+pub(crate) struct Followed {
+    began: Began,
+    catalog: Arc<Catalog>,
+    /// The number of [`News::Opened`]; `None` if answers may not be kept or given.
+    opened: Option<u64>,
+    /// The time at which this worker learned of it (monotonic, µs).
+    opened_us: u64,
+    /// The last stamps, with the times at which this worker learned of them (monotonic, µs), the newest last.
+    stamps: VecDeque<(u64, StampNumber, Arc<Stamp>)>,
+    changes: Changes,
+    fresh: Option<Fresh>,
+    pub(crate) lag_bytes: u64,
+    /// Answers of servers that were dialed before this time are not kept (monotonic, µs).
+    pub(crate) servers_from_us: u64,
+    pub(crate) analyses: Analyses,
+    /// Whether this worker has asked for a probe since the last one was answered.
+    wants_probe: bool,
+}
+
+/// The basis of an answer on its way: what must hold for the answer to be kept.
+pub(crate) struct Fill {
+    opened: u64,
+    stamp: (StampNumber, Arc<Stamp>),
+    tables: Arc<[u32]>,
+}
+
+/// What a kept answer depends on.
+pub(crate) struct Dependence {
+    opened: u64,
+    tables: Arc<[u32]>,
+    /// The number of received transactions when the answer was kept.
+    since: u64,
+    /// The number of the last probe that was sent before the answer was kept. A client that was given the answer needs a newer one.
+    seen: u64,
+}
+
+/// The reason why an answer that is kept is not given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stale {
+    /// The database is not followed, or is followed anew.
+    NotFollowed,
+    /// A table was changed. The answer is of no use to anybody.
+    Changed,
+    /// It is not known yet whether a table was changed lately.
+    NotFresh,
+}
+
+impl FollowedDatabases {
+    /// Takes news of a database.
+    pub(crate) fn take(&mut self, database: &Arc<str>, news: &News, now_us: u64) {
+        let following = self.databases.entry(Arc::clone(database)).or_insert_with(|| Following {
+            state: "",
+            reason: "".into(),
+            since_us: now_us,
+            stream: None,
+        });
+        let (state, reason) = match news {
+            News::Began(began) => {
+                following.stream = Some(Box::new(Followed::new(began.clone())));
+                return;
+            }
+            News::Ended(state, reason) => {
+                following.stream = None;
+                (*state, Arc::clone(reason))
+            }
+            News::Closed(reason) => ("opening", Arc::clone(reason)),
+            News::Opened(_) => ("following", "".into()),
+            _ => (following.state, Arc::clone(&following.reason)),
+        };
+        if state != following.state {
+            following.since_us = now_us;
+        }
+        (following.state, following.reason) = (state, reason);
+        if let Some(stream) = &mut following.stream {
+            stream.take(news, now_us);
+        }
+    }
+
+    /// Forgets databases that are not followed any more.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(&str) -> bool) {
+        self.databases.retain(|name, _| is_kept(name));
+    }
+
+    /// Returns the state of a database; `None` if nothing was told of it.
+    pub(crate) fn state(&self, database: &str) -> Option<&Following> {
+        self.databases.get(database)
+    }
+
+    /// Returns the stream of a database, if its answers may be kept and given.
+    pub(crate) fn opened(&mut self, database: &str) -> Option<&mut Followed> {
+        let stream = self.databases.get_mut(database)?.stream.as_deref_mut()?;
+        stream.opened.is_some().then_some(stream)
+    }
+}
+
+impl Following {
+    /// Returns the stream, if it goes on.
+    pub(crate) fn stream(&self) -> Option<&Followed> {
+        self.stream.as_deref()
+    }
+}
+
+impl Followed {
+    fn new(began: Began) -> Followed {
+        Followed {
+            began,
+            catalog: Arc::default(),
+            opened: None,
+            opened_us: 0,
+            stamps: VecDeque::new(),
+            changes: Changes::default(),
+            fresh: None,
+            lag_bytes: 0,
+            servers_from_us: 0,
+            analyses: Analyses::default(),
+            wants_probe: false,
+        }
+    }
+
+    fn take(&mut self, news: &News, now_us: u64) {
+        match news {
+            News::Catalog(catalog) => {
+                self.opened = None;
+                self.catalog = Arc::clone(catalog);
+                self.analyses = Analyses::default();
+            }
+            News::Opened(number) => (self.opened, self.opened_us) = (Some(*number), now_us),
+            News::Closed(_) => self.opened = None,
+            News::Settings => self.servers_from_us = now_us,
+            News::Stamp(number, stamp) => {
+                self.changes.settle(*number, stamp);
+                if self.stamps.len() >= STAMPS_KEPT {
+                    self.stamps.pop_front();
+                }
+                self.stamps.push_back((now_us, *number, Arc::clone(stamp)));
+                self.wants_probe = false;
+            }
+            News::Changed(xid, tables) => {
+                let last = self.stamps.back().map(|(_, number, stamp)| (*number, &**stamp));
+                self.changes.receive(*xid, tables, last);
+            }
+            News::Fresh(fresh, lag_bytes) => (self.fresh, self.lag_bytes) = (Some(*fresh), *lag_bytes),
+            News::Began(_) | News::Ended(..) => {}
+        }
+    }
+
+    /// Returns the number that identifies what is kept now.
+    pub(crate) fn number(&self) -> Option<u64> {
+        self.opened
+    }
+
+    /// Returns the catalog.
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// Returns the start of the server that is followed.
+    pub(crate) fn node(&self) -> i64 {
+        self.began.node
+    }
+
+    /// Returns the number of the last probe that was sent. What a client was told before this call is confirmed by each later probe.
+    pub(crate) fn last_probe(&self) -> u64 {
+        self.began.probes_sent.load(Ordering::SeqCst)
+    }
+
+    /// Notes that a client asks for answers. Returns `true` if a probe is to be asked for.
+    pub(crate) fn wants_probe(&mut self) -> bool {
+        !std::mem::replace(&mut self.wants_probe, true)
+    }
+
+    /// Returns the basis for the answer to a statement that was sent at `sent_us` and depends on these tables; `None` if there is none.
+    pub(crate) fn fill(&self, sent_us: u64, tables: Arc<[u32]>) -> Option<Fill> {
+        // What was learned in the tick in which the statement was sent may have been learned after it.
+        let opened = self.opened.filter(|_| self.opened_us < sent_us)?;
+        let (_, number, stamp) = self.stamps.iter().rfind(|(learned_us, ..)| *learned_us < sent_us)?;
+        Some(Fill { opened, stamp: (*number, Arc::clone(stamp)), tables })
+    }
+
+    /// Returns what an answer depends on that is whole now and is to be kept; `None` if it must not be kept.
+    pub(crate) fn admit(&self, fill: &Fill) -> Option<Dependence> {
+        let (number, stamp) = &fill.stamp;
+        if self.opened != Some(fill.opened) {
+            return None;
+        }
+        let since = self.changes.admit(&fill.tables, (*number, stamp))?;
+        Some(Dependence {
+            opened: fill.opened,
+            tables: Arc::clone(&fill.tables),
+            since,
+            seen: self.last_probe(),
+        })
+    }
+
+    /// Checks whether a kept answer may be given at `now_us`. `max_age_us` is the time by which the answer may be behind, and `seen` the number
+    /// of a probe: the client may have seen what was visible when it was sent, and must not see less.
+    pub(crate) fn check(
+        &self,
+        kept: &Dependence,
+        seen: u64,
+        (now_us, max_age_us): (u64, u64),
+    ) -> Result<Fresh, Stale> {
+        if self.opened != Some(kept.opened) {
+            return Err(Stale::NotFollowed);
+        }
+        if !self.changes.are_unchanged(&kept.tables, kept.since) {
+            return Err(Stale::Changed);
+        }
+        let is_fresh =
+            |fresh: &Fresh| fresh.number.0 > seen && now_us.saturating_sub(fresh.at_us) <= max_age_us;
+        self.fresh.filter(is_fresh).ok_or(Stale::NotFresh)
+    }
+}
+
+impl Dependence {
+    /// Returns the number of a probe: a client that was given this answer needs a newer one.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen
+    }
+}
+
+#[cfg(test)]
+mod model;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1000;
+    const AGE: u64 = 100;
+
+    fn tell(followed: &mut FollowedDatabases, news: &[News], now_us: u64) {
+        news.iter().for_each(|news| followed.take(&"db".into(), news, now_us));
+    }
+
+    fn begin() -> News {
+        News::Began(Began { probes_sent: Arc::default(), node: 1 })
+    }
+
+    fn probe(number: u64) -> [News; 2] {
+        let stamp = Stamp::parse(b"10:10:").expect("it is a snapshot");
+        let fresh = Fresh { number: StampNumber(number), at_us: NOW };
+        [News::Stamp(StampNumber(number), Arc::new(stamp)), News::Fresh(fresh, 0)]
+    }
+
+    fn opened() -> FollowedDatabases {
+        let mut followed = FollowedDatabases::default();
+        tell(&mut followed, &[begin(), News::Opened(1)], NOW);
+        tell(&mut followed, &probe(1), NOW);
+        followed
+    }
+
+    fn kept(followed: &mut FollowedDatabases) -> (Fill, Dependence) {
+        let stream = followed.opened("db").expect("it is open");
+        let fill = stream.fill(NOW + 1, [5].into()).expect("there is a stamp");
+        let dependence = stream.admit(&fill).expect("nothing has changed");
+        (fill, dependence)
+    }
+
+    fn check(followed: &mut FollowedDatabases, kept: &Dependence) -> Result<(), Stale> {
+        let stream = followed.opened("db").ok_or(Stale::NotFollowed)?;
+        stream.check(kept, 0, (NOW + 2, AGE)).map(|_| ())
+    }
+
+    #[test]
+    fn an_answer_is_given_until_its_table_changes() {
+        let mut followed = opened();
+        let (_, kept) = kept(&mut followed);
+        assert_eq!(check(&mut followed, &kept), Ok(()));
+        tell(&mut followed, &[News::Changed(11, [6].into())], NOW);
+        assert_eq!(check(&mut followed, &kept), Ok(()), "another table");
+        tell(&mut followed, &[News::Changed(12, [5].into())], NOW);
+        assert_eq!(check(&mut followed, &kept), Err(Stale::Changed));
+    }
+
+    #[test]
+    fn nothing_is_kept_across_a_gap() {
+        let mut followed = opened();
+        let (fill, kept) = kept(&mut followed);
+        tell(&mut followed, &[News::Ended("off", "the connection ended".into())], NOW);
+        assert_eq!(check(&mut followed, &kept), Err(Stale::NotFollowed));
+        tell(&mut followed, &[begin(), News::Opened(2)], NOW);
+        tell(&mut followed, &probe(2), NOW);
+        assert_eq!(check(&mut followed, &kept), Err(Stale::NotFollowed));
+        let stream = followed.opened("db").expect("it is open");
+        assert!(stream.admit(&fill).is_none());
+    }
+
+    #[test]
+    fn nothing_is_kept_across_a_change_of_definitions() {
+        for change in [News::Catalog(Arc::default()), News::Closed("definitions have changed".into())] {
+            let mut followed = opened();
+            let (fill, kept) = kept(&mut followed);
+            tell(&mut followed, &[change], NOW);
+            assert!(followed.opened("db").is_none());
+            tell(&mut followed, &[News::Opened(2)], NOW);
+            assert_eq!(check(&mut followed, &kept), Err(Stale::NotFollowed));
+            let stream = followed.opened("db").expect("it is open");
+            assert!(stream.admit(&fill).is_none());
+            assert!(stream.fill(NOW, [5].into()).is_none(), "it was sent in the tick of the opening");
+        }
+    }
+
+    #[test]
+    fn an_answer_must_be_fresh_for_its_client() {
+        let mut followed = opened();
+        let (_, kept) = kept(&mut followed);
+        let stream = followed.opened("db").expect("it is open");
+        assert!(stream.check(&kept, 0, (NOW + AGE, AGE)).is_ok());
+        assert_eq!(stream.check(&kept, 0, (NOW + AGE + 1, AGE)), Err(Stale::NotFresh));
+        assert_eq!(stream.check(&kept, 1, (NOW, AGE)), Err(Stale::NotFresh), "the client has seen more");
+    }
+}
