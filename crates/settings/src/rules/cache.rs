@@ -103,15 +103,30 @@ impl CacheRule {
 }
 
 impl Config {
-    /// Returns whether the changes of the tables of a database are followed: a rule with `follow=wal` matches the database, which has a server of
-    /// its own and stands in the configuration by its name.
+    /// Returns whether the changes of the tables of a database are followed: a rule with `follow=wal` matches the database, and nothing stands
+    /// against it.
     pub fn is_followed(&self, database: &str) -> bool {
-        matches!(self.main.query_cache, QueryCache::On | QueryCache::Hinted)
-            && self.databases.get(database).is_some_and(|entry| entry.cluster.is_none())
-            && self
-                .cache
-                .iter()
-                .any(|rule| rule.follow(self) == CacheFollow::Wal && rule.may_name_database(database))
+        self.follow_obstacle(database) == Some(Ok(()))
+    }
+
+    /// Returns whether the changes of a database can be followed, or the reason why not, for the operator. `None` if no rule asks for it.
+    pub fn follow_obstacle(&self, database: &str) -> Option<Result<(), &'static str>> {
+        let asks =
+            |rule: &CacheRule| rule.follow(self) == CacheFollow::Wal && rule.may_name_database(database);
+        let is_on = matches!(self.main.query_cache, QueryCache::On | QueryCache::Hinted);
+        if !is_on || !self.cache.iter().any(asks) {
+            return None;
+        }
+        Some(match self.databases.get(database) {
+            None => Err("follow=wal needs a line of the database's own name in [databases]"),
+            Some(entry) if entry.cluster.is_some() => {
+                Err("this version does not follow databases of a cluster: use ttl_ms")
+            }
+            Some(entry) if entry.hosts.len() > 1 => {
+                Err("follow=wal needs one host, and the database has several: use ttl_ms")
+            }
+            Some(_) => Ok(()),
+        })
     }
 }
 

@@ -39,12 +39,18 @@ impl Pool {
         row.extend([median, oldest]);
         row.extend([coalesced, expired, own_changes, redefined, purged, saved_us].map(cell));
         row.extend([numbers.changed, numbers.not_fresh, numbers.unsettled].map(cell));
-        let following = env.followed.state(&self.state.database);
+        let wanted = env.rules.config.follow_obstacle(&self.state.database);
+        let following = env.followed.state(&self.state.database).filter(|_| wanted == Some(Ok(())));
+        let reason = match wanted {
+            Some(Err(obstacle)) => Some(obstacle),
+            _ => following.map(|following| &*following.reason).filter(|reason| !reason.is_empty()),
+        };
         row.extend([
-            following.and_then(|following| cell(following.state)),
-            following
-                .filter(|following| !following.reason.is_empty())
-                .and_then(|following| cell(&following.reason)),
+            match wanted {
+                Some(Err(_)) => cell("off"),
+                _ => following.and_then(|following| cell(following.state)),
+            },
+            reason.and_then(cell),
             following.map(|following| time_text(env, following.since_us)),
             following.and_then(|following| cell(following.stream()?.catalog().tables())),
             following.and_then(|following| cell(following.stream()?.lag_bytes)),
