@@ -5,12 +5,12 @@ use crate::lexer::{Kind, Lexer};
 
 /// Names that count wherever they stand, in alphabetical order. A name that begins with `pg_` counts, too, but `pg_catalog`.
 #[rustfmt::skip]
-const ANYWHERE: [&str; 33] = [
+const ANYWHERE: [&str; 34] = [
     "cmax", "cmin", "ctid", "current_catalog", "current_date", "current_role", "current_schema",
     "current_time", "current_timestamp", "current_user", "information_schema", "localtime",
     "localtimestamp", "regclass", "regcollation", "regconfig", "regdictionary", "regnamespace", "regoper",
     "regoperator", "regproc", "regprocedure", "regrole", "regtype", "session_user", "system_user",
-    "tableoid", "tablesample", "txid_current", "user", "xmax", "xmin", "xmltable",
+    "tableoid", "tablesample", "timetz", "txid_current", "user", "xmax", "xmin", "xmltable",
 ];
 
 /// Names that count if they are called, in alphabetical order: of the built-in functions that only read, those whose result may depend on
@@ -29,14 +29,15 @@ const CALLED: [&str; 32] = [
 /// values and the settings of the session. Functions of users are not looked at, nor are functions that do more than read.
 #[must_use]
 pub fn outside_name(sql: &[u8]) -> Option<&[u8]> {
-    let mut before = None;
+    let mut before: Option<&[u8]> = None;
     for lexeme in Lexer::new(sql).map_while(Result::ok) {
-        if let Some(name) = before.take()
-            && lexeme.text == b"("
-            && lexeme.kind == Kind::Symbol
-            && is_among(&CALLED, name)
-        {
-            return Some(name);
+        if let Some(name) = before.take() {
+            let is_called = lexeme.text == b"(" && lexeme.kind == Kind::Symbol && is_among(&CALLED, name);
+            // A time with time zone may depend on the date: in summer the zone may have another offset.
+            let is_zoned = name.eq_ignore_ascii_case(b"time") && lexeme.text.eq_ignore_ascii_case(b"with");
+            if is_called || is_zoned {
+                return Some(name);
+            }
         }
         if matches!(lexeme.kind, Kind::Word | Kind::QuotedWord) {
             let begins_as_own = lexeme.text.get(..3).is_some_and(|own| own.eq_ignore_ascii_case(b"pg_"));
@@ -71,6 +72,9 @@ mod tests {
             ("select Age /* of it */ (born) from t", Some("Age")),
             ("select \"now\"()", Some("now")),
             ("select 'now()'", None),
+            ("select '10:00'::time with time zone", Some("time")),
+            ("select a::timestamp with time zone, at::time from t", None),
+            ("select a::timetz from t", Some("timetz")),
         ] {
             assert_eq!(outside_name(sql.as_bytes()), expected.map(str::as_bytes), "{sql}");
         }

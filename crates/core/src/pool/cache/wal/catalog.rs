@@ -56,7 +56,7 @@ impl Catalog {
         if let Some(word) = outside_name(text) {
             return Some(Outside::Word(word));
         }
-        if names_day(text) || names_day(messages) {
+        if names_day(text) || may_hide_letters(text) || names_day(messages) {
             return Some(Outside::Day);
         }
         let mut refused = None;
@@ -88,13 +88,29 @@ pub(crate) fn numbers(list: &[u8]) -> Option<Vec<u32>> {
 }
 
 /// Whether the bytes have the name of a day, in any case, with no letter next to it. PostgreSQL reads such a word in a literal, or in a value, as
-/// a time that depends on the present one.
+/// a time that depends on the present one. A backslash may stand between its letters.
 pub(crate) fn names_day(bytes: &[u8]) -> bool {
+    if bytes.contains(&b'\\') {
+        let plain: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != b'\\').collect();
+        return has_day(bytes) || has_day(&plain);
+    }
+    has_day(bytes)
+}
+
+fn has_day(bytes: &[u8]) -> bool {
     let words = bytes.split(|byte| !byte.is_ascii_alphabetic());
     let days: [&[u8]; 4] = [b"now", b"today", b"tomorrow", b"yesterday"];
     words
         .filter(|word| (3..=9).contains(&word.len()))
         .any(|word| days.iter().any(|day| day.eq_ignore_ascii_case(word)))
+}
+
+/// Whether a literal of the text may have letters that are written as numbers, such as `E'n\157w'` or `U&'n\006fw'`: then its words are not known.
+fn may_hide_letters(text: &[u8]) -> bool {
+    let is_escape = |pair: &[u8]| {
+        pair[0] == b'\\' && (pair[1].is_ascii_digit() || matches!(pair[1], b'x' | b'u' | b'U' | b'+'))
+    };
+    text.windows(2).any(is_escape) || text.windows(7).any(|word| word.eq_ignore_ascii_case(b"uescape"))
 }
 
 #[cfg(test)]
@@ -150,6 +166,19 @@ mod tests {
                 "{text}"
             );
         }
+        for text in [
+            r"select E'n\157w'::date",
+            r"select U&'n\006fw'::date",
+            "select U&'n!006fw' uescape '!'",
+            r"select E'n\ow'::date",
+        ] {
+            assert_eq!(catalog.outside(text.as_bytes(), b""), Some(Outside::Day), "{text}");
+        }
+        assert_eq!(catalog.outside(br"select * from t where a ~ '^\d+\s$'", b""), None);
+        assert_eq!(
+            catalog.outside(b"select * from t where at = any($1)", br#"{"n\ow"}"#),
+            Some(Outside::Day)
+        );
         let text = b"select * from t where at < $1";
         assert_eq!(catalog.outside(text, b"B\0\0\0\x10\0\0yesterday\0"), Some(Outside::Day));
         assert_eq!(catalog.outside(text, b"B\0\0\0\x10\0\0yesterdays\0"), None);
