@@ -51,6 +51,10 @@ pub(crate) enum Obstacle {
     SessionState,
     /// The changes of the database's tables are not followed now.
     NotFollowed,
+    /// The server has logged in before a change of settings, or is not known to be the PostgreSQL server whose changes are followed.
+    OtherServer,
+    /// The client's transactions begin as SERIALIZABLE.
+    Serializable,
     /// The answer may depend on more than tables, values and settings.
     Outside,
     /// The statement reads a table, or another object, that is not followed.
@@ -91,6 +95,10 @@ impl Obstacle {
             Obstacle::SessionPooling => "session pooling",
             Obstacle::SessionState => "session_state=pgbouncer",
             Obstacle::NotFollowed => "changes are not followed, see SHOW CACHE",
+            Obstacle::OtherServer => {
+                "its server may have other settings or data than the one that is followed"
+            }
+            Obstacle::Serializable => "serializable transactions",
             Obstacle::Outside => "depends on more than tables",
             Obstacle::Unpublished => "reads a table that is not followed",
             Obstacle::Unanalysed => "its tables are still to be asked for",

@@ -278,6 +278,7 @@ impl Worker {
             cache.follow(&config, &cx.env.shared);
         } else if cx.env.cache.is_some() || new.is_some() {
             cx.env.cache = new;
+            cx.env.followed.forget_analyses();
             self.for_pools(cx, |pool, _| pool.begin_caching());
         }
     }

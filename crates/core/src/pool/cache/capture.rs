@@ -12,7 +12,7 @@ use pgweir_wire::frontend::tag;
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::cache::store::{Store, Underway};
-use crate::pool::cache::wal::Fill;
+use crate::pool::cache::wal::{ChangesMade, Fill};
 use crate::pool::relay::exchange::whole_messages;
 use crate::stats::statements::Running;
 
@@ -31,6 +31,11 @@ impl SentAt {
     /// Returns the value for a statement that is sent now.
     pub(crate) fn now(env: &Env) -> SentAt {
         SentAt { at_us: env.now.mono_us, age: env.shared.age(), changes: env.shared.changes() }
+    }
+
+    /// Returns the changes through pgweir that were made before the statement was sent.
+    pub(crate) fn changes_made(self) -> ChangesMade {
+        ChangesMade { age: self.age, changes: self.changes }
     }
 
     /// Returns `true` if no object, right or role was changed through pgweir since the statement was sent.

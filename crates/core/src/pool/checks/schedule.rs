@@ -22,6 +22,8 @@ pub(crate) struct SessionChecks {
     left: u32,
     /// Number of releases that are all checked from here on, because a difference was found whose statement is not known.
     alert: u32,
+    /// The value of `left` before another feature asked for the next release; `None` if none asks.
+    interrupted: Option<u32>,
 }
 
 impl SessionChecks {
@@ -34,7 +36,7 @@ impl SessionChecks {
         self.wanted = one_in;
         let one_in = if told || text.is_empty() { one_in } else { 0 };
         if one_in != self.one_in {
-            *self = SessionChecks { wanted: self.wanted, one_in, left: one_in, alert: 0 };
+            *self = SessionChecks { wanted: self.wanted, one_in, left: one_in, alert: 0, interrupted: None };
         }
     }
 
@@ -53,6 +55,26 @@ impl SessionChecks {
             return false;
         }
         self.left == 1
+    }
+
+    /// Has [`SessionChecks::is_due`] return `true` at the next releases, until [`SessionChecks::resume`]: another feature has a question for one
+    /// of the pool's servers. So a release without such a question pays nothing for asking.
+    pub(crate) fn interrupt(&mut self) {
+        self.interrupted.get_or_insert(self.left);
+        self.left = 1;
+    }
+
+    /// Whether another feature has asked for the next releases.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupted.is_some()
+    }
+
+    /// Goes on with the checks, and counts the release that is under way as [`SessionChecks::is_due`] does.
+    pub(crate) fn resume(&mut self) -> bool {
+        if let Some(left) = self.interrupted.take() {
+            self.left = left;
+        }
+        self.is_due()
     }
 
     /// Chance keeps the looks from falling on the same one of a workload's statements each time.
@@ -75,6 +97,7 @@ impl SessionChecks {
     pub(crate) fn raise_alert(&mut self) {
         self.alert = LOOKS_ALERT;
         self.left = self.left.min(1);
+        self.interrupted = self.interrupted.map(|left| left.min(1));
     }
 }
 

@@ -32,10 +32,24 @@ impl Pool {
         if main.server_reset_query_always && !main.server_reset_query.is_empty() {
             return false;
         }
-        self.state.session_checks.is_due() && self.check_session(cx, id) || self.reads_catalog(cx, id)
+        self.state.session_checks.is_due() && self.asks_released(cx, id) || self.reads_catalog(cx, id)
     }
 
+    /// Asks a released server about its session, or about the statement that it has just run. Returns whether it is asked.
     #[cold]
+    fn asks_released<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
+        if self.state.session_checks.is_interrupted() {
+            if self.analyses(cx, id) {
+                return true;
+            }
+            let is_wanted = self.servers.values().any(|server| server.incoming.analysis.is_some());
+            if is_wanted || !self.state.session_checks.resume() {
+                return false;
+            }
+        }
+        self.check_session(cx, id)
+    }
+
     fn check_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
         let mut random = [0; 4];
         cx.driver.random(&mut random);

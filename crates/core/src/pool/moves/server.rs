@@ -235,7 +235,7 @@ fn may_be_asked(from: &ServerState, question: &ServerQuestion) -> bool {
     use ServerQuestion as Q;
     use ServerState as S;
     match from {
-        S::LoggingIn(_) => matches!(question, Q::ConnectQuery(_) | Q::Catalog { .. }),
+        S::LoggingIn(_) => matches!(question, Q::ConnectQuery(_) | Q::Node | Q::Catalog { .. }),
         S::Inquiring(_) => matches!(question, Q::Reset),
         S::Draining => matches!(question, Q::Check | Q::Reset),
         S::Idle => {
@@ -262,8 +262,9 @@ fn may_follow(question: &ServerQuestion, to: &ServerState) -> bool {
         ServerState::Asked(next) => matches!(
             (question, &next.question),
             (Q::ConnectQuery(_), Q::AfterConnectQuery(_))
-                | (Q::ConnectQuery(_) | Q::AfterConnectQuery(_), Q::Catalog { .. })
-                | (Q::Reset, Q::ConnectQuery(_) | Q::Catalog { .. })
+                | (Q::ConnectQuery(_) | Q::AfterConnectQuery(_), Q::Node | Q::Catalog { .. })
+                | (Q::Reset, Q::ConnectQuery(_) | Q::Node | Q::Catalog { .. })
+                | (Q::Node, Q::Catalog { .. })
                 | (Q::Startup(_), Q::Reset)
         ),
         _ => false,

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use pgweir_settings::QueryCache as Switch;
-use pgweir_sql::{begin_modes, varying_name};
+use pgweir_sql::{Isolation, begin_modes, varying_name};
 use pgweir_wire::backend::TxStatus;
 
 use crate::context::{Cx, Effect, Env};
@@ -29,7 +29,7 @@ use crate::pool::cache::wal::{Dependence, Fill, FollowedDatabases, Stale};
 use crate::pool::cache::{
     PROBE_WAIT_US_MAX, ProbeWait, QueryCache, SEEING, SEEN_ELSEWHERE, Terms, WRITING, hinted_age_us,
 };
-use crate::pool::client::isolation::is_read_committed;
+use crate::pool::client::isolation::{default_isolation, is_read_committed};
 use crate::pool::client::state::{Account, ClientState, First, Waiting};
 use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
@@ -342,6 +342,10 @@ impl Pool {
         stats.xacts += u64::from(begin.is_none());
         stats.sent_bytes += kept.answer.len() as u64;
         self.state.cache.numbers.hits += 1;
+        if behind_us.is_none() && client.account.seen_probe != SEEN_ELSEWHERE {
+            // The answer may be newer than those whose tables are followed.
+            client.account.seen_probe = SEEING;
+        }
         // The age of an answer whose tables are followed says nothing.
         if !came_first && behind_us.is_none() {
             self.state.cache.age_max_us = self.state.cache.age_max_us.max(age_us);
@@ -498,15 +502,30 @@ impl Pool {
         bytes: Option<&[u8]>,
         sent: Option<SentAt>,
     ) {
-        if env.cache.is_some()
-            && let Some(sent) = sent.filter(|_| keepable.group.certainly_reads())
-        {
-            self.capture_answer(env, ids, keepable, bytes, sent);
+        if env.cache.is_some() {
+            self.capture_read(env, ids, keepable, bytes, sent);
         }
     }
 
     #[cold]
     #[inline(never)]
+    fn capture_read(
+        &mut self,
+        env: &mut Env,
+        ids: (ClientId, ServerId),
+        keepable: &Keepable,
+        bytes: Option<&[u8]>,
+        sent: Option<SentAt>,
+    ) {
+        if let Some(server) = self.servers.get_mut(ids.1) {
+            server.incoming.analysis = None;
+        }
+        self.note_node(env, ids.0, ids.1);
+        if let Some(sent) = sent.filter(|_| keepable.group.certainly_reads()) {
+            self.capture_answer(env, ids, keepable, bytes, sent);
+        }
+    }
+
     fn capture_answer(
         &mut self,
         env: &mut Env,
@@ -562,7 +581,12 @@ impl Pool {
             None => None,
             Some(_) if begin.is_some() => return Err(Obstacle::InTransaction),
             Some(_) => {
-                Some(self.basis(followed, (id, server_id), &cache.key, &question, (messages, sent))?)
+                let account = &self.clients.get(id).ok_or(Obstacle::Together)?.account;
+                // PostgreSQL must know of each read in a SERIALIZABLE transaction.
+                if default_isolation(env, account) == Isolation::Serializable {
+                    return Err(Obstacle::Serializable);
+                }
+                Some(self.basis(followed, server_id, &cache.key, &question, (messages, sent))?)
             }
         };
         let mut capture = cache.capture(env, (id, statement), messages, (sent, begin.is_some()));
@@ -578,11 +602,12 @@ impl Pool {
     fn basis(
         &mut self,
         followed: &mut FollowedDatabases,
-        (client, server_id): (ClientId, ServerId),
+        server_id: ServerId,
         cache_key: &[u8],
         Question { text, types, .. }: &Question<'_>,
         (messages, sent): (&[u8], SentAt),
     ) -> Result<Fill, Obstacle> {
+        let servers_from_us = followed.servers_from_us(&self.state.database);
         let followed = followed.opened(&self.state.database).ok_or(Obstacle::NotFollowed)?;
         let opened = followed.number().ok_or(Obstacle::NotFollowed)?;
         // Without a new stamp, transactions that were received since the last one are never settled.
@@ -598,22 +623,20 @@ impl Pool {
             return Err(Obstacle::Outside);
         }
         let server = self.servers.get_mut(server_id).ok_or(Obstacle::KeepsServer)?;
-        if server.at.since.mono_us < followed.servers_from_us {
-            return Err(Obstacle::NotFollowed);
-        }
-        let node = server.at.node;
-        if known == Known::Wanted || matches!(known, Known::Tables(_)) && node.is_none() {
-            let (text, types) = (Box::from(*text), Box::from(*types));
-            server.incoming.analysis = Some(Box::new(AnalysisWanted { client, key, text, types, opened }));
+        if server.at.node != Some(followed.node()) || server.at.since.mono_us < servers_from_us {
+            return Err(Obstacle::OtherServer);
         }
         match known {
-            Known::Tables(tables) => match node {
-                None => Err(Obstacle::Unanalysed),
-                Some(node) if node != followed.node() => Err(Obstacle::NotFollowed),
-                Some(_) => followed.fill(sent.at_us, tables).ok_or(Obstacle::NotFollowed),
-            },
+            Known::Tables(tables) => followed.fill(sent, tables).ok_or(Obstacle::NotFollowed),
             Known::NotFollowed => Err(Obstacle::Unpublished),
-            Known::Wanted | Known::FirstTime => Err(Obstacle::Unanalysed),
+            Known::FirstTime => Err(Obstacle::Unanalysed),
+            Known::Wanted => {
+                let (text, types) = (Box::from(*text), Box::from(*types));
+                let wanted = AnalysisWanted { key, text, types, opened };
+                server.incoming.analysis = Some(Box::new(wanted));
+                self.state.session_checks.interrupt();
+                Err(Obstacle::Unanalysed)
+            }
         }
     }
 

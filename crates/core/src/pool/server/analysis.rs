@@ -4,12 +4,11 @@
 
 use std::sync::Arc;
 
-use pgweir_settings::PoolMode;
 use pgweir_wire::frontend::{self, Target};
 
-use crate::context::{Cx, Effect};
+use crate::context::Cx;
 use crate::driver::Driver;
-use crate::ids::{ClientId, ServerId};
+use crate::ids::ServerId;
 use crate::pool::Pool;
 use crate::pool::cache::wal::analyses::Analysis;
 use crate::pool::cache::wal::catalog::numbers;
@@ -20,8 +19,6 @@ use crate::pool::server::asked::{Replies, ServerQuestion};
 /// A statement that a server is to be asked about.
 #[derive(Default)]
 pub(crate) struct AnalysisWanted {
-    /// The client that has executed the statement.
-    pub(crate) client: ClientId,
     /// The statement's reading, types and text.
     pub(crate) key: Box<[u8]>,
     pub(crate) text: Box<[u8]>,
@@ -37,47 +34,21 @@ const NAME: &[u8] = b"PGWEIR_CACHE";
 /// Begins the transaction. A lock that another session holds is hardly waited for.
 const BEGIN: &[u8] = b"BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL lock_timeout = 100; SET LOCAL statement_timeout = 1000";
 
-/// The start of the server, whether it is a standby, and the relations that the session has locked. `pg_lock_status` itself locks none.
-const LOCKS: &[u8] = b"SELECT (EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8::pg_catalog.text, \
-    pg_catalog.pg_is_in_recovery()::pg_catalog.text, \
+/// Whether the server is a standby, and the relations that the session has locked. `pg_lock_status` itself locks none.
+const LOCKS: &[u8] = b"SELECT pg_catalog.pg_is_in_recovery()::pg_catalog.text, \
     (SELECT pg_catalog.string_agg(l.relation::pg_catalog.text, ',') FROM pg_catalog.pg_lock_status() AS l \
     WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() AND l.locktype OPERATOR(pg_catalog.=) 'relation'::pg_catalog.text)";
 
 impl Pool {
-    /// Asks a server that its client has given back about the client's last statement, if that is to be analysed, and which PostgreSQL server it
-    /// is, if that is not known. Returns whether it is asked.
-    pub(crate) fn analyses<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        (id, client): (ServerId, ClientId),
-        made_in: PoolMode,
-    ) -> bool {
-        cx.env.cache.is_some() && self.begin_analysis(cx, (id, client), made_in)
-    }
-
-    #[cold]
-    fn begin_analysis<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        (id, client): (ServerId, ClientId),
-        made_in: PoolMode,
-    ) -> bool {
+    /// Asks a released server about the last statement of the client that has left it, if that statement is to be analysed. Returns whether the
+    /// server is asked.
+    pub(crate) fn analyses<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
         let Some(server) = self.servers.get_mut(id) else { return false };
+        let Some(wanted) = server.incoming.analysis.take() else { return false };
         let followed = cx.env.followed.opened(&self.state.database);
-        let Some(opened) = followed.and_then(|followed| followed.number()) else { return false };
-        let wanted = match server.incoming.analysis.take().filter(|wanted| wanted.client == client) {
-            Some(wanted) if wanted.opened == opened => wanted,
-            // It is only to tell which server it is.
-            _ if server.at.node.is_none() && server.branch.is_primary() => {
-                Box::new(AnalysisWanted { text: b"SELECT 1"[..].into(), opened, ..AnalysisWanted::default() })
-            }
-            _ => return false,
-        };
-        let main = &cx.env.rules.config.main;
-        let is_reset = main.server_reset_query_always && !main.server_reset_query.is_empty();
+        let opened = followed.and_then(|followed| followed.number());
         let is_sound = server.is_at_rest() && server.opened.is_plain() && server.cancels == 0;
-        let is_kept = made_in == PoolMode::Session || is_reset;
-        if is_kept || !is_sound || self.reason_to_close(cx.env, id).is_some() {
+        if opened != Some(wanted.opened) || !is_sound || self.reason_to_close(cx.env, id).is_some() {
             return false;
         }
         cx.env.scratch.clear();
@@ -103,7 +74,7 @@ impl Pool {
         true
     }
 
-    /// Takes the answer: the statement's tables, and which PostgreSQL server this is.
+    /// Takes the answer: the statement's tables.
     pub(crate) fn analysed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -112,19 +83,10 @@ impl Pool {
         answer: &Replies,
     ) {
         let found = read(answer);
-        if let Some((node, _)) = &found
-            && let Some(server) = self.servers.get_mut(id)
-        {
-            server.at.node = Some(*node);
-            let state = cx.env.followed.state(&self.state.database);
-            if state.and_then(|state| state.stream()).is_some_and(|stream| stream.node() != *node) {
-                cx.env.want(Effect::OtherNode(Arc::clone(&self.state.database)));
-            }
-        }
         if let Some(followed) = cx.env.followed.opened(&self.state.database)
             && followed.number() == Some(wanted.opened)
         {
-            let tables = found.map(|(_, tables)| {
+            let tables = found.map(|tables| {
                 if followed.catalog().follows(&tables) {
                     Analysis::Tables(tables)
                 } else {
@@ -138,15 +100,14 @@ impl Pool {
 }
 
 /// Reads the answer; `None` if the server has refused it, or is a standby.
-fn read(answer: &Replies) -> Option<(i64, Arc<[u32]>)> {
+fn read(answer: &Replies) -> Option<Arc<[u32]>> {
     if answer.failed.is_some() {
         return None;
     }
     let [row] = answer.rows.as_slice() else { return None };
-    let [node, recovery, tables] = row.as_slice() else { return None };
-    let node = std::str::from_utf8(node.as_deref()?).ok()?.parse().ok()?;
+    let [recovery, tables] = row.as_slice() else { return None };
     let tables = numbers(tables.as_deref().unwrap_or_default())?;
-    (recovery.as_deref() == Some(&b"false"[..])).then(|| (node, tables.into()))
+    (recovery.as_deref() == Some(&b"false"[..])).then(|| tables.into())
 }
 
 #[cfg(test)]
@@ -161,15 +122,11 @@ mod tests {
     #[test]
     fn only_a_whole_answer_of_a_primary_counts() {
         let tables: Arc<[u32]> = [5, 6].into();
-        assert_eq!(read(&answer(&[Some("17"), Some("false"), Some("5,6")])), Some((17, tables)));
-        assert_eq!(
-            read(&answer(&[Some("17"), Some("false"), None])),
-            Some((17, [].into())),
-            "no table is read"
-        );
-        assert_eq!(read(&answer(&[Some("17"), Some("true"), Some("5,6")])), None);
-        assert_eq!(read(&answer(&[Some("17"), Some("false"), Some("5,x")])), None);
-        assert_eq!(read(&answer(&[None, Some("false"), Some("5")])), None);
+        assert_eq!(read(&answer(&[Some("false"), Some("5,6")])), Some(tables));
+        assert_eq!(read(&answer(&[Some("false"), None])), Some([].into()), "no table is read");
+        assert_eq!(read(&answer(&[Some("true"), Some("5,6")])), None);
+        assert_eq!(read(&answer(&[Some("false"), Some("5,x")])), None);
+        assert_eq!(read(&answer(&[None, Some("5")])), None);
         assert_eq!(read(&Replies::default()), None);
     }
 }

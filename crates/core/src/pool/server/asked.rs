@@ -46,6 +46,8 @@ pub(crate) enum ServerQuestion {
     Backends { number: u64, asked_us: u64 },
     /// The values that new connections begin with. `unused_us` is since when the server was unused, which counts on after the answer (monotonic, µs).
     Greeting { unused_us: u64 },
+    /// Which PostgreSQL server and database this is, for the query cache.
+    Node,
     /// The tables that a statement depends on.
     Tables(Box<AnalysisWanted>),
     /// Whether PostgreSQL accepts the startup parameters of a client that logs in.
@@ -120,6 +122,7 @@ impl AskedServer {
             | ServerQuestion::Position { .. }
             | ServerQuestion::Backends { .. }
             | ServerQuestion::Greeting { .. }
+            | ServerQuestion::Node
             | ServerQuestion::Tables(_)
             | ServerQuestion::Startup(_) => RowUse::Keep,
         }
@@ -142,6 +145,7 @@ impl AskedServer {
             | ServerQuestion::Position { .. }
             | ServerQuestion::Backends { .. }
             | ServerQuestion::Greeting { .. }
+            | ServerQuestion::Node
             | ServerQuestion::Tables(_)
             | ServerQuestion::Startup(_) => {
                 self.answer.get_or_insert_default().fail(code, text);
@@ -278,6 +282,7 @@ impl Pool {
                 let reported = std::mem::take(&mut check.reported);
                 self.checked(cx, id, StartupCheck { client, names, reported }, answer);
             }
+            ServerQuestion::Node => self.node_told(cx, id, &answer),
             ServerQuestion::Tables(wanted) => {
                 let wanted = std::mem::take(&mut **wanted);
                 self.analysed(cx, id, wanted, &answer);

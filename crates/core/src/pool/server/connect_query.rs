@@ -152,7 +152,7 @@ impl Pool {
             self.learn_opened(id, &greeting, &login.params);
             self.notice();
         }
-        if !self.reads_catalog(cx, id) {
+        if !(login.is_some() && self.asks_node(cx, id)) && !self.reads_catalog(cx, id) {
             self.free_server(cx, id);
         }
     }

@@ -1,5 +1,7 @@
 //! The two connections by which the changes of a database are followed: one has the replication stream, the other is asked questions. Each is the
-//! only server of a pool without clients, so that login and TLS are those of every server.
+//! only server of a pool without clients, so that login and TLS are those of every server. Servers of clients are compared with them.
+
+use std::sync::Arc;
 
 use pgweir_wire::backend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
@@ -7,14 +9,17 @@ use pgweir_wire::limits::STREAM_MESSAGE_BYTES_MAX;
 use pgweir_wire::replication::{CHANGE_BYTES_MAX, Change, DATA_HEAD_BYTES, Frame, encode_status};
 
 use crate::cluster::answer::Lsn;
-use crate::context::Cx;
-use crate::driver::{ConnId, Driver};
+use crate::context::{Cx, Effect};
+use crate::driver::{CloseMode, ConnId, Driver};
 use crate::ids::ServerId;
+use crate::pool::cache::wal::Followed;
 use crate::pool::cache::wal::decoder::{Committed, Decoder};
-use crate::pool::server::asked::Replies;
+use crate::pool::cache::wal::node::{self, Told};
+use crate::pool::relay::own_settings::{self, Asks};
+use crate::pool::server::asked::{Replies, ServerQuestion};
 use crate::pool::server::errors::code_and_text;
 use crate::pool::server::state::{ServerState, Serves, Watching};
-use crate::pool::{Branch, Pool, Step};
+use crate::pool::{Branch, Pool, ServerKind, Step};
 
 /// A replication stream, as far as its bytes have arrived.
 #[derive(Default)]
@@ -122,13 +127,63 @@ impl Stream {
 impl Pool {
     /// Opens the connection: `serves` says which of the two it is. Returns `None` if there is no room for one.
     pub(crate) fn dial_follower<D: Driver>(&mut self, cx: &mut Cx<'_, D>, serves: Serves) -> Option<ConnId> {
-        if !self.take_place(cx, Branch::PRIMARY, false) {
+        if !self.take_watch_place(cx.env) {
             return None;
         }
         let id = self.dial_server(cx, Branch::PRIMARY, None);
         let server = self.servers.get_mut(id)?;
         server.serves = serves;
         Some(server.conn)
+    }
+
+    /// Asks a server that has just logged in which PostgreSQL server it is, if the changes of its database are followed. Returns whether the server
+    /// is asked. No client gets the server before, so that a client that was answered by another server is known from the start.
+    pub(crate) fn asks_node<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
+        if cx.env.cache.is_none() || !cx.env.rules.config.is_followed(&self.state.database) {
+            return false;
+        }
+        let Some(server) = self.servers.get(id) else { return false };
+        if !server.opened.is_plain() || !server.branch.is_primary() {
+            return false;
+        }
+        let text = own_settings::question(server.at.version, Asks::Little, node::QUESTION.as_bytes());
+        self.ask_server(cx, id, ServerQuestion::Node, &text);
+        true
+    }
+
+    /// Takes the answer to [`Pool::asks_node`]. If the server is another one than the one whose changes are followed, nothing more is kept or
+    /// given.
+    pub(crate) fn node_told<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, answer: &Replies) {
+        let row = answer.rows.first().filter(|_| answer.failed.is_none());
+        let told = row.and_then(|row| Told::read(row));
+        if let Some(server) = self.servers.get_mut(id) {
+            server.at.node = told.filter(|told| !told.is_serializable).map(|told| told.node);
+        }
+        let state = cx.env.followed.state(&self.state.database);
+        let is_other = |stream: &Followed| told.is_none_or(|told| told.node != stream.node());
+        if state.and_then(|state| state.stream()).is_some_and(is_other) {
+            cx.env.want(Effect::OtherNode(Arc::clone(&self.state.database)));
+        }
+        if !self.reads_catalog(cx, id) {
+            self.free_server(cx, id);
+        }
+    }
+
+    /// The settings with which connections begin may have changed: servers that have logged in before are closed when no client uses them.
+    pub(crate) fn leave_old_settings<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        const REASON: &str = "settings of roles, databases or the server may have changed (query_cache)";
+        let servers: Vec<ServerId> = self.servers.keys().collect();
+        for id in servers {
+            let Some(server) = self.servers.get_mut(id) else { continue };
+            match server.state.kind() {
+                ServerKind::Idle => self.close_server(cx, id, REASON, CloseMode::Flush),
+                // It runs no statements of clients.
+                ServerKind::Listening => {}
+                _ => {
+                    server.retire.get_or_insert(REASON);
+                }
+            }
+        }
     }
 
     /// The connection is logged in: it waits for a question.

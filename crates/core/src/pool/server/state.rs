@@ -10,6 +10,7 @@ use crate::cluster::Term;
 use crate::driver::{ConnId, Endpoint, Level, Now};
 use crate::ids::ClientId;
 use crate::pool::cache::capture::Capture;
+use crate::pool::cache::wal::node::Node;
 use crate::pool::cluster::in_flight::InFlight;
 use crate::pool::multiplex::pipelined::Pipelined;
 use crate::pool::prepared::parse_contexts::ParseContext;
@@ -126,8 +127,9 @@ pub(crate) struct Reached {
     pub(crate) logged_in_us: u64,
     /// The major version that the server reported at login; 0 if it is not known.
     pub(crate) version: u16,
-    /// The start of the PostgreSQL server, as it has told for the query cache (µs); `None` if it was not asked.
-    pub(crate) node: Option<i64>,
+    /// The PostgreSQL server and database at the other end, as the server has told for the query cache. `None` if the server was not asked, or if
+    /// its answers cannot be followed.
+    pub(crate) node: Option<Node>,
     /// The process number for cancel requests, as PostgreSQL gave it.
     pub(crate) pid: u32,
     pub(crate) key: Box<[u8]>,

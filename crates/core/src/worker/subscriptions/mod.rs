@@ -83,7 +83,6 @@ impl Worker {
             );
             self.subscriptions.followed.insert(known);
         }
-        cx.env.followed.retain(|name| config.is_followed(name));
         self.rearm_subscriptions();
         self.check_subscriptions(cx);
     }
@@ -158,6 +157,11 @@ impl Worker {
     ) {
         let now_us = cx.env.now.mono_us;
         news.iter().for_each(|news| cx.env.followed.take(database, news, now_us));
+        if news.iter().any(|news| matches!(news, News::Settings)) {
+            for id in self.pool_ids_of(Some(database)) {
+                self.in_pool(cx, id, |pool, cx| pool.leave_old_settings(cx));
+            }
+        }
         let decides = |news: &News| !matches!(news, News::Stamp(..) | News::Changed(..));
         if news.iter().any(decides) {
             self.resume_awaiting(cx, Some(database));

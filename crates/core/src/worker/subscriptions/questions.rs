@@ -4,6 +4,7 @@ use pgweir_sql::quote_identifier;
 
 use crate::cluster::answer::Lsn;
 use crate::pool::cache::wal::catalog::Catalog;
+use crate::pool::cache::wal::node::{Node, Told};
 use crate::pool::cache::wal::stamp::Stamp;
 use crate::pool::server::asked::Replies;
 
@@ -15,24 +16,18 @@ const SETTINGS: &str = "SET search_path = pg_catalog; SET statement_timeout = 0;
     SET default_transaction_isolation = 'read committed'; SET synchronous_commit = local; \
     SET standard_conforming_strings = on;";
 
-/// The probe: the visible transactions, and then the end of the log.
-pub(super) const PROBE: &str = "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text";
-
-/// The start of the server (µs), by which two connections to the same server know each other.
-pub(super) const NODE: &str =
-    "SELECT (EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text";
+/// The probe: the visible transactions, then the end of the log; and the start of the server (µs), as a pooler or proxy on the way may have
+/// passed the question to another server.
+pub(super) const PROBE: &str = "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, \
+    (EXTRACT(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text";
 
 /// A probe that makes PostgreSQL write its log up to the told position, for servers where others commit asynchronously.
 pub(super) const FLUSHING_PROBE: &str = "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, \
-    pg_logical_emit_message(true, 'pgweir', '')::text";
+    (EXTRACT(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text, pg_logical_emit_message(true, 'pgweir', '')::text";
 
 /// The tables of the publication, by number.
 fn published(publication: &str) -> String {
-    format!(
-        "SELECT c.oid FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname \
-         JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename WHERE p.pubname = {}",
-        literal(publication)
-    )
+    format!("SELECT relid FROM pg_get_publication_tables({})", literal(publication))
 }
 
 fn literal(text: &str) -> String {
@@ -44,8 +39,7 @@ fn literal(text: &str) -> String {
 pub(super) struct Checked {
     /// The version, as `server_version_num` has it.
     pub(super) version: u32,
-    /// The start of the server (µs).
-    pub(super) node: i64,
+    pub(super) node: Node,
     pub(super) page_bytes: u64,
     pub(super) stamp: Stamp,
 }
@@ -55,7 +49,9 @@ pub(super) fn check(publication: &str) -> String {
     let publication = literal(publication);
     format!(
         "{SETTINGS} SELECT current_setting('server_version_num'), \
-         (EXTRACT(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text, current_setting('wal_block_size'), \
+         (EXTRACT(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text, \
+         (SELECT system_identifier::text FROM pg_control_system()), \
+         (SELECT oid::text FROM pg_database WHERE datname = current_database()), current_setting('wal_block_size'), \
          pg_current_snapshot()::text, current_setting('wal_level'), pg_is_in_recovery()::text, \
          (to_regproc('aurora_version') IS NOT NULL)::text, \
          (SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = {publication})::text"
@@ -68,7 +64,8 @@ impl Checked {
     /// # Errors
     /// The reason why the database cannot be followed, with what mends it.
     pub(super) fn read(answer: &Replies, publication: &str) -> Result<Checked, String> {
-        let [version, node, page_bytes, stamp, wal_level, recovery, aurora, publishes] = columns(answer)?;
+        let [version, started, system, database, page_bytes, stamp, wal_level, recovery, aurora, publishes] =
+            columns(answer)?;
         let version = number(version)?;
         let name = String::from_utf8_lossy(&quoted(publication)).into_owned();
         let refused = match () {
@@ -93,7 +90,11 @@ impl Checked {
             Some(reason) => Err(reason),
             None => Ok(Checked {
                 version,
-                node: number(node)?,
+                node: Node {
+                    started_us: number(started)?,
+                    system: number(system)?,
+                    database: number(database)?,
+                },
                 page_bytes: number(page_bytes)?,
                 stamp: stamp_of(stamp)?,
             }),
@@ -112,67 +113,74 @@ pub(super) struct Definitions {
     pub(super) settings: Box<str>,
 }
 
-/// Returns the question for [`Definitions`] to a server of this version. Rows that only VACUUM, ANALYZE or temporary objects change are left
-/// out.
-pub(super) fn definitions(publication: &str, version: u32) -> String {
-    let row = |name: &str, columns: &str, from: &str| {
-        format!("SELECT hashtextextended(concat_ws(' ', '{name}', {columns}), 0) AS h FROM {from}")
+/// The question for [`Definitions`], after it was prepared: planning it takes longer than answering it.
+pub(super) const DEFINITIONS: &str = "EXECUTE pgweir_definitions";
+
+/// Returns the first question for [`Definitions`] to a server of this version, which prepares it for the session. Rows that only VACUUM,
+/// ANALYZE or temporary objects change are left out, and rows of PostgreSQL's own that nothing can change.
+pub(super) fn first_definitions(publication: &str, version: u32) -> String {
+    let mut number = 0;
+    // The number tells apart equal values of different catalogs.
+    let mut hashed = |key: &str, from: &str| {
+        number += 1;
+        format!("SELECT {key}, {number}) AS h FROM {from}")
     };
-    let whole = |catalog: &str| row(catalog, "oid, xmin", catalog);
-    let lasting = |catalog: &str, namespace: &str| {
-        row(catalog, "x.oid, x.xmin", &format!("{catalog} x WHERE x.{namespace} IN (SELECT oid FROM n)"))
-    };
-    let mut publications = vec![
-        whole("pg_publication"),
-        whole("pg_publication_rel"),
-        row(
-            "published",
+    let mut texts =
+        |columns: &str, from: &str| hashed(&format!("hashtextextended(concat_ws(' ', {columns})"), from);
+    let publications = [
+        texts("oid, xmin", "pg_publication"),
+        texts("oid, xmin", "pg_publication_rel"),
+        texts(
             "oid, relkind, relpersistence, relreplident, relispartition, relhassubclass",
-            "pg_class WHERE oid IN (SELECT oid FROM t)",
+            "pg_class WHERE oid IN (SELECT relid FROM t)",
         ),
+        match version {
+            150_000.. => texts("oid, xmin", "pg_publication_namespace"),
+            _ => texts("1", "(SELECT 1) AS one"),
+        },
     ];
-    if version >= 150_000 {
-        publications.push(whole("pg_publication_namespace"));
-    }
-    let objects = [
-        row(
-            "pg_class",
+    let settings = [
+        texts("setdatabase, setrole, xmin", "pg_db_role_setting"),
+        texts("pg_conf_load_time()", "(SELECT 1) AS one"),
+    ];
+    let mut objects = vec![
+        texts(
             "oid, relname, relnamespace, relkind, relpersistence, relowner, relacl, relrowsecurity, relforcerowsecurity, \
              relispartition, relhassubclass, relreplident, relhasrules",
             "pg_class WHERE relnamespace IN (SELECT oid FROM n)",
         ),
-        row("pg_attribute", "attrelid, attnum, xmin", "pg_attribute WHERE attrelid IN (SELECT oid FROM t)"),
-        row("pg_attrdef", "oid, xmin", "pg_attrdef WHERE adrelid IN (SELECT oid FROM t)"),
-        row("pg_inherits", "inhrelid, inhparent, xmin", "pg_inherits"),
-        row("pg_namespace", "oid, xmin", "pg_namespace WHERE oid IN (SELECT oid FROM n)"),
-        lasting("pg_proc", "pronamespace"),
-        lasting("pg_operator", "oprnamespace"),
-        lasting("pg_type", "typnamespace"),
-        lasting("pg_collation", "collnamespace"),
-        lasting("pg_ts_config", "cfgnamespace"),
-        lasting("pg_ts_dict", "dictnamespace"),
-        row("pg_aggregate", "aggfnoid, xmin", "pg_aggregate"),
-        row("pg_ts_config_map", "mapcfg, maptokentype, mapseqno, xmin", "pg_ts_config_map"),
-        whole("pg_cast"),
-        whole("pg_enum"),
-        whole("pg_rewrite"),
-        whole("pg_policy"),
-        whole("pg_opclass"),
-        whole("pg_amop"),
-        whole("pg_amproc"),
-        row("pg_auth_members", "roleid, member, xmin", "pg_auth_members"),
-        row("pg_roles", "oid, rolname, rolsuper, rolinherit, rolbypassrls", "pg_roles"),
-        row("pg_database", "oid, xmin", "pg_database WHERE datname = current_database()"),
+        texts("inhrelid, inhparent, xmin", "pg_inherits"),
+        texts("mapcfg, maptokentype, mapseqno, xmin", "pg_ts_config_map"),
+        texts("roleid, member, xmin", "pg_auth_members"),
+        texts("oid, rolname, rolsuper, rolinherit, rolbypassrls", "pg_roles"),
+        texts("oid, xmin", "pg_database WHERE datname = current_database()"),
     ];
-    let settings = [
-        row("pg_db_role_setting", "setdatabase, setrole, xmin", "pg_db_role_setting"),
-        row("configuration", "pg_conf_load_time()", "(SELECT 1) AS one"),
-    ];
+    let mut rows = |oid: &str, xmin: &str, from: &str| {
+        hashed(&format!("hashint8extended(({oid}::int8 << 32) | {xmin}::text::int8"), from)
+    };
+    objects.push(rows(
+        "(attrelid::int8 * 2048 + attnum)",
+        "xmin",
+        "pg_attribute WHERE attrelid IN (SELECT relid FROM t)",
+    ));
+    objects.push(rows("oid", "xmin", "pg_attrdef WHERE adrelid IN (SELECT relid FROM t)"));
+    objects.push(rows("oid", "xmin", "pg_namespace WHERE oid IN (SELECT oid FROM n)"));
+    for (catalog, namespace) in [("pg_proc", "pronamespace"), ("pg_type", "typnamespace")] {
+        let lasting = format!("{catalog} AS x WHERE x.{namespace} IN (SELECT oid FROM n)");
+        objects.push(rows("x.oid", "x.xmin", &lasting));
+    }
+    for catalog in ["pg_collation", "pg_ts_config", "pg_ts_dict", "pg_enum", "pg_policy"] {
+        objects.push(rows("oid", "xmin", catalog));
+    }
+    for catalog in ["pg_operator", "pg_cast", "pg_rewrite", "pg_opclass", "pg_amop", "pg_amproc"] {
+        objects.push(rows("oid", "xmin", &format!("{catalog} WHERE oid >= 16384")));
+    }
     let sum =
         |parts: &[String]| format!("(SELECT sum(h)::text FROM ({}) AS all_rows)", parts.join(" UNION ALL "));
     format!(
-        "WITH t AS MATERIALIZED ({}), n AS MATERIALIZED (SELECT oid FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_') \
-         SELECT {}, {}, {}",
+        "PREPARE pgweir_definitions AS WITH t AS MATERIALIZED ({}), \
+         n AS MATERIALIZED (SELECT oid FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_') \
+         SELECT {}, {}, {}; {DEFINITIONS}",
         published(publication),
         sum(&publications),
         sum(&objects),
@@ -217,6 +225,9 @@ pub(super) fn catalog(publication: &str, version: u32) -> String {
          JOIN pg_language l ON l.oid = p.prolang WHERE o.oid >= 16384 AND NOT {is_built} \
          UNION ALL SELECT 'a cast to ' || format_type(k.casttarget, NULL) FROM pg_cast k JOIN pg_proc p ON p.oid = k.castfunc \
          JOIN pg_language l ON l.oid = p.prolang WHERE k.oid >= 16384 AND NOT {is_built} \
+         UNION ALL SELECT 'a check of domain ' || t.typname FROM pg_constraint k JOIN pg_type t ON t.oid = k.contypid \
+         JOIN pg_depend d ON d.classid = 'pg_constraint'::regclass AND d.objid = k.oid AND d.refclassid = 'pg_proc'::regclass \
+         JOIN pg_proc p ON p.oid = d.refobjid JOIN pg_language l ON l.oid = p.prolang WHERE NOT {is_built} \
          UNION ALL SELECT 'a support function of ' || f.opfname FROM pg_amproc a JOIN pg_opfamily f ON f.oid = a.amprocfamily \
          JOIN pg_proc p ON p.oid = a.amproc JOIN pg_language l ON l.oid = p.prolang \
          WHERE a.oid >= 16384 AND NOT {is_built}) AS unsafe)",
@@ -237,22 +248,25 @@ pub(super) fn read_catalog(answer: &Replies) -> Result<Catalog, String> {
     Catalog::of(&bytes(tables), &bytes(impure), &bytes(pure)).ok_or_else(unreadable)
 }
 
-/// Reads the answer to [`NODE`].
+/// Reads the answer to [`QUESTION`](crate::pool::cache::wal::node::QUESTION).
 ///
 /// # Errors
-/// The answer is not one to the question.
-pub(super) fn read_node(answer: &Replies) -> Result<i64, String> {
-    let [node] = columns(answer)?;
-    number(node)
+/// The server has refused to answer.
+pub(super) fn read_node(answer: &Replies) -> Result<Option<Node>, String> {
+    Ok(Told::read(row(answer)?).map(|told| told.node))
 }
 
-/// Reads the answer to a probe.
+/// Reads the answer to a probe of this server.
 ///
 /// # Errors
-/// The answer is not one to the question.
-pub(super) fn read_probe(answer: &Replies) -> Result<(Stamp, Lsn), String> {
-    let row = row(answer)?;
-    let (Some(stamp), Some(position)) = (row.first(), row.get(1)) else { return Err(unreadable()) };
+/// The answer is not one to the question, or is another server's.
+pub(super) fn read_probe(answer: &Replies, node: &Node) -> Result<(Stamp, Lsn), String> {
+    let [stamp, position, started] = row(answer)?.get(..3).ok_or_else(unreadable)? else {
+        return Err(unreadable());
+    };
+    if number::<i64>(text(started))? != node.started_us {
+        return Err("a probe was answered by another server".to_owned());
+    }
     let position = text(position).and_then(Lsn::parse).ok_or_else(unreadable)?;
     Ok((stamp_of(text(stamp))?, position))
 }

@@ -12,9 +12,10 @@ use crate::ids::PoolId;
 use crate::limits::SUBSCRIPTION_ANSWER_US_MAX;
 use crate::pool::cache::wal::catalog::Catalog;
 use crate::pool::cache::wal::changes::StampNumber;
+use crate::pool::cache::wal::node::{self, Node};
 use crate::pool::cache::wal::probes::Probes;
 use crate::pool::cache::wal::stamp::Stamp;
-use crate::pool::cache::wal::{Began, News};
+use crate::pool::cache::wal::{Began, ChangesMade, News};
 use crate::pool::server::asked::Replies;
 use crate::pool::server::following::Streamed;
 use crate::pool::server::state::Serves;
@@ -31,9 +32,11 @@ const FLUSH_AFTER_US: u64 = 20_000;
 /// The same while a client waits.
 const AWAITED_FLUSH_AFTER_US: u64 = 2_000;
 /// The part of a server's time that the question for definitions may take: one in so many.
-const DEFINITIONS_SHARE: u64 = 10;
+const DEFINITIONS_SHARE: u64 = 100;
 /// The number of such questions of which the fastest one counts.
 const DEFINITIONS_MEASURED: usize = 8;
+/// After a change through pgweir the definitions are asked for at once, but not more often than that: one in so many intervals.
+const DEFINITIONS_SOONER: u64 = 10;
 
 /// A database that is followed.
 pub(super) struct Subscription {
@@ -55,6 +58,8 @@ pub(super) struct Subscription {
     pub(super) news: Vec<News>,
     /// The connections that were opened, for the worker to give them their role.
     pub(super) opened: Vec<(ConnId, Serves)>,
+    /// The settings with which connections began when they were last asked for, and the server that has told them. `None` before the first time.
+    settings: Option<(Node, Box<str>)>,
     session: Session,
 }
 
@@ -73,6 +78,8 @@ pub(super) struct Options {
 struct Session {
     checked: Option<Checked>,
     definitions: Option<Definitions>,
+    /// The changes through pgweir that were made when the question for definitions was last asked, and when it was last answered.
+    changes: (ChangesMade, ChangesMade),
     catalog: Option<Arc<Catalog>>,
     probes: Probes,
     /// The last stamp, near which the stream's numbers of transactions are.
@@ -144,6 +151,7 @@ impl Subscription {
             probes_sent,
             news: Vec::new(),
             opened: Vec::new(),
+            settings: None,
             session: Session::default(),
         }
     }
@@ -186,9 +194,6 @@ impl Subscription {
     pub(super) fn end<D: Driver>(&mut self, cx: &mut Cx<'_, D>, reason: &str) {
         self.stream.end_watch(cx, "changes are not followed any more");
         self.monitor.end_watch(cx, "changes are not followed any more");
-        if matches!(self.phase, Phase::Following) {
-            self.retry_us = RETRY_US_MIN;
-        }
         if reason != self.failure {
             let line =
                 format!("query cache: changes of database \"{}\" are not followed: {reason}", self.database);
@@ -204,10 +209,6 @@ impl Subscription {
     }
 
     fn dial<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
-        let hosts = self.options.database.hosts.len();
-        if hosts > 1 {
-            return self.end(cx, "the database has several hosts");
-        }
         self.phase = Phase::Dialing(cx.env.now.mono_us);
         self.due_us = cx.env.now.mono_us.saturating_add(SUBSCRIPTION_ANSWER_US_MAX);
         for serves in [Serves::Monitor, Serves::Stream] {
@@ -241,7 +242,7 @@ impl Subscription {
         }
         self.advance_phase(cx)?;
         self.ask_next(cx);
-        self.rearm(cx.env.now.mono_us)
+        self.rearm(cx.env)
     }
 
     /// Takes what has arrived in the stream.
@@ -291,6 +292,7 @@ impl Subscription {
         let probes_sent = Arc::clone(&self.probes_sent);
         self.news.push(News::Began(Began { probes_sent, node: checked.node }));
         self.news.push(News::Catalog(Arc::clone(catalog)));
+        self.news.push(News::Looked(self.session.changes.1));
         self.wait_for_transactions();
         Ok(())
     }
@@ -336,38 +338,65 @@ impl Subscription {
 
     fn take_definitions(&mut self, now_us: u64, asked_us: u64, answer: &Replies) -> Result<(), String> {
         let found = Definitions::read(answer)?;
-        let session = &mut self.session;
-        if session.durations_us.len() >= DEFINITIONS_MEASURED {
-            session.durations_us.remove(0);
-        }
-        session.durations_us.push(now_us.saturating_sub(asked_us));
-        let fastest_us = session.durations_us.iter().min().copied().unwrap_or(0);
-        if session.durations_us.len() >= DEFINITIONS_MEASURED
-            && fastest_us.saturating_mul(DEFINITIONS_SHARE) > self.options.definitions_us
-        {
-            let (fastest, every) = (fastest_us / 1000, self.options.definitions_us / 1000);
-            return Err(format!(
-                "asking whether definitions have changed takes {fastest} ms, too long for each {every} ms: raise query_cache_ddl_ms"
-            ));
-        }
-        let before = session.definitions.replace(found.clone());
-        let Some(before) = before.filter(|before| *before != found) else { return Ok(()) };
-        if before.settings != found.settings {
-            // Servers that logged in before have other settings than those that log in now.
+        self.measure_definitions(now_us.saturating_sub(asked_us))?;
+        let node = self.node()?;
+        let begins_with = (node, found.settings.clone());
+        if self.settings.as_ref() != Some(&begins_with) {
+            // Servers that logged in before may have other settings than those that log in now.
+            self.settings = Some(begins_with);
             self.news.push(News::Settings);
         }
-        self.session.catalog = None;
-        let reason: Arc<str> = "definitions, rights or settings have changed".into();
-        if matches!(self.phase, Phase::Following | Phase::Opening(_)) {
-            self.news.push(News::Closed(reason));
+        let is_told = matches!(self.phase, Phase::Following | Phase::Opening(_));
+        self.session.changes.1 = self.session.changes.0;
+        let looked = News::Looked(self.session.changes.1);
+        let before = self.session.definitions.replace(found.clone());
+        if before.as_ref().is_none_or(|before| *before == found) {
+            self.news.extend(is_told.then_some(looked));
+            return Ok(());
         }
-        if before.publication != found.publication
-            && matches!(self.phase, Phase::Following | Phase::Opening(_))
-        {
+        self.session.catalog = None;
+        if is_told {
+            self.news.push(News::Closed("definitions, rights or settings have changed".into()));
+            self.news.push(looked);
+        }
+        if before.is_some_and(|before| before.publication != found.publication) && is_told {
             // Changes that a transaction made before its table was published are never sent.
             self.wait_for_transactions();
         }
         Ok(())
+    }
+
+    /// Returns the server that the monitor has reached.
+    fn node(&self) -> Result<Node, String> {
+        self.session
+            .checked
+            .as_ref()
+            .map(|checked| checked.node)
+            .ok_or_else(|| "the server is not known".to_owned())
+    }
+
+    /// Notes the duration of a question for definitions (µs).
+    ///
+    /// # Errors
+    /// The questions take too much of a server's time.
+    fn measure_definitions(&mut self, duration_us: u64) -> Result<(), String> {
+        let durations_us = &mut self.session.durations_us;
+        if durations_us.len() >= DEFINITIONS_MEASURED {
+            durations_us.remove(0);
+        }
+        durations_us.push(duration_us);
+        let fastest_us = durations_us.iter().min().copied().unwrap_or(0);
+        let needed_us = fastest_us.saturating_mul(DEFINITIONS_SHARE);
+        if durations_us.len() < DEFINITIONS_MEASURED || needed_us <= self.options.definitions_us {
+            return Ok(());
+        }
+        // With this configuration the next attempt will hardly go better.
+        self.retry_us = RETRY_US_MAX;
+        // Rounded up, so that the same text is logged once.
+        let needed_ms = needed_us.div_ceil(1_000_000) * 1000;
+        Err(format!(
+            "asking whether definitions have changed takes more than a hundredth of query_cache_ddl_ms: set it to {needed_ms} or more"
+        ))
     }
 
     fn take_probe<D: Driver>(
@@ -376,7 +405,7 @@ impl Subscription {
         answer: &Replies,
         next_number: &mut u64,
     ) -> Result<(), String> {
-        let (stamp, position) = questions::read_probe(answer)?;
+        let (stamp, position) = questions::read_probe(answer, &self.node()?)?;
         let page_bytes = self.session.checked.as_ref().map_or(0, |checked| checked.page_bytes);
         let stamp = Arc::new(stamp);
         let Some(probe) = self.session.probes.answer(position, page_bytes) else { return Ok(()) };
@@ -416,13 +445,13 @@ impl Subscription {
             Phase::Dialing(_)
                 if self.session.catalog.is_some() && self.stream.watch_state() == WatchState::Answered =>
             {
-                self.stream.ask_follower(cx, questions::NODE);
+                self.stream.ask_follower(cx, node::QUESTION);
                 self.phase = Phase::Identifying(now_us);
             }
             Phase::Identifying(_) => {
                 if let Some(answer) = self.stream.take_answer() {
                     let node = questions::read_node(&answer)?;
-                    if self.session.checked.as_ref().is_none_or(|checked| checked.node != node) {
+                    if Some(self.node()?) != node {
                         return Err("the two connections have reached different servers".to_owned());
                     }
                     self.create_slot(cx);
@@ -464,9 +493,14 @@ impl Subscription {
         let version = self.session.checked.as_ref().map_or(0, |checked| checked.version);
         let (asked, text) = if self.session.checked.is_none() {
             (Asked::Check, questions::check(publication))
-        } else if self.session.definitions.is_none() || now_us >= self.definitions_due_us() {
+        } else if self.session.definitions.is_none() || now_us >= self.definitions_due_us(cx.env) {
             self.session.looked_us = now_us;
-            (Asked::Definitions, questions::definitions(publication, version))
+            self.session.changes.0 = changes_made(cx.env);
+            let text = match self.session.definitions {
+                None => questions::first_definitions(publication, version),
+                Some(_) => questions::DEFINITIONS.to_owned(),
+            };
+            (Asked::Definitions, text)
         } else if self.session.catalog.is_none() {
             (Asked::Catalog, questions::catalog(publication, version))
         } else if self.is_streaming() && now_us >= self.probe_due_us() {
@@ -518,34 +552,45 @@ impl Subscription {
         }
     }
 
-    fn definitions_due_us(&self) -> u64 {
-        self.session.looked_us.saturating_add(self.options.definitions_us)
+    /// The time at which the definitions are to be asked for next (monotonic, µs).
+    fn definitions_due_us(&self, env: &Env) -> u64 {
+        let every_us = self.options.definitions_us;
+        let has_changed = changes_made(env) != self.session.changes.0;
+        let after_us = if has_changed { every_us / DEFINITIONS_SOONER } else { every_us };
+        self.session.looked_us.saturating_add(after_us)
     }
 
     /// Sets the time of the next action.
     ///
     /// # Errors
     /// The server has not answered in time.
-    fn rearm(&mut self, now_us: u64) -> Result<(), String> {
+    fn rearm(&mut self, env: &Env) -> Result<(), String> {
+        let now_us = env.now.mono_us;
         let patience_us = |since_us: u64| since_us.saturating_add(SUBSCRIPTION_ANSWER_US_MAX);
-        let late_us = match (&self.phase, self.asked) {
-            (_, Some((_, asked_us))) => patience_us(asked_us),
-            (Phase::Dialing(since_us) | Phase::Identifying(since_us) | Phase::Starting(since_us), None) => {
+        let question_late_us = self.asked.map_or(u64::MAX, |(_, asked_us)| patience_us(asked_us));
+        let phase_late_us = match &self.phase {
+            Phase::Dialing(since_us) | Phase::Identifying(since_us) | Phase::Starting(since_us) => {
                 patience_us(*since_us)
             }
             // The slot is made when the transactions that have written are over.
             _ => u64::MAX,
         };
+        let late_us = question_late_us.min(phase_late_us);
         if now_us >= late_us {
             return Err("the server did not answer in time".to_owned());
         }
         let next_us = match (self.asked, self.session.checked.is_some()) {
-            (None, true) => self.definitions_due_us().min(self.probe_due_us()),
+            (None, true) => self.definitions_due_us(env).min(self.probe_due_us()),
             _ => u64::MAX,
         };
         self.due_us = late_us.min(next_us).max(now_us);
         Ok(())
     }
+}
+
+/// Returns the changes that were made through pgweir up to now.
+fn changes_made(env: &Env) -> ChangesMade {
+    ChangesMade { age: env.shared.age(), changes: env.shared.changes() }
 }
 
 /// Returns a pool for one of the connections. It counts towards no limit of others.

@@ -6,6 +6,7 @@ pub(crate) mod analyses;
 pub(crate) mod catalog;
 pub(crate) mod changes;
 pub(crate) mod decoder;
+pub(crate) mod node;
 pub(crate) mod probes;
 pub(crate) mod stamp;
 
@@ -14,9 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limits::STAMPS_KEPT;
+use crate::pool::cache::capture::SentAt;
 use crate::pool::cache::wal::analyses::Analyses;
 use crate::pool::cache::wal::catalog::Catalog;
 use crate::pool::cache::wal::changes::{Changes, StampNumber};
+use crate::pool::cache::wal::node::Node;
 use crate::pool::cache::wal::probes::Fresh;
 use crate::pool::cache::wal::stamp::Stamp;
 
@@ -28,6 +31,8 @@ pub(crate) enum News {
     Began(Began),
     /// The database's catalog, which is another one than before. Everything that was kept under the earlier one is void.
     Catalog(Arc<Catalog>),
+    /// The database's definitions were looked at when this was the state of the changes through pgweir.
+    Looked(ChangesMade),
     /// The number identifies everything that is kept from now on: answers may be kept and given.
     Opened(u64),
     /// The settings with which connections begin have changed: answers of servers that have logged in before are not kept.
@@ -49,8 +54,17 @@ pub(crate) enum News {
 pub(crate) struct Began {
     /// The number of the last probe that was sent, which rises before a probe is sent.
     pub(crate) probes_sent: Arc<AtomicU64>,
-    /// The start of the PostgreSQL server, by which its other connections are compared (µs since 2000 or 1970, as the server tells).
-    pub(crate) node: i64,
+    /// The PostgreSQL server and database, by which other connections are compared.
+    pub(crate) node: Node,
+}
+
+/// The changes of objects, rights and roles that were made through pgweir, as numbers that rise with each.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(crate) struct ChangesMade {
+    /// The value of [`Shared::age`](crate::shared::Shared::age).
+    pub(crate) age: u64,
+    /// The value of [`Shared::changes`](crate::shared::Shared::changes).
+    pub(crate) changes: u64,
 }
 
 /// The databases that are followed, as one worker knows them.
@@ -67,6 +81,8 @@ pub(crate) struct Following {
     pub(crate) reason: Arc<str>,
     /// The time since which the state lasts (monotonic, µs).
     pub(crate) since_us: u64,
+    /// Answers of servers that were dialed before this time are not kept (monotonic, µs).
+    pub(crate) servers_from_us: u64,
     stream: Option<Box<Followed>>,
 }
 
@@ -83,8 +99,8 @@ pub(crate) struct Followed {
     changes: Changes,
     fresh: Option<Fresh>,
     pub(crate) lag_bytes: u64,
-    /// Answers of servers that were dialed before this time are not kept (monotonic, µs).
-    pub(crate) servers_from_us: u64,
+    /// The changes through pgweir after which the definitions were last looked at; `None` if they were not.
+    looked: Option<ChangesMade>,
     pub(crate) analyses: Analyses,
     /// Whether this worker has asked for a probe since the last one was answered.
     wants_probe: bool,
@@ -125,6 +141,7 @@ impl FollowedDatabases {
             state: "",
             reason: "".into(),
             since_us: now_us,
+            servers_from_us: 0,
             stream: None,
         });
         let (state, reason) = match news {
@@ -137,6 +154,10 @@ impl FollowedDatabases {
                 (*state, Arc::clone(reason))
             }
             News::Closed(reason) => ("opening", Arc::clone(reason)),
+            News::Settings => {
+                following.servers_from_us = now_us;
+                return;
+            }
             News::Opened(_) => ("following", "".into()),
             _ => (following.state, Arc::clone(&following.reason)),
         };
@@ -149,14 +170,20 @@ impl FollowedDatabases {
         }
     }
 
-    /// Forgets databases that are not followed any more.
-    pub(crate) fn retain(&mut self, is_kept: impl Fn(&str) -> bool) {
-        self.databases.retain(|name, _| is_kept(name));
+    /// Forgets what statements depend on: the sessions of clients get other numbers from now on.
+    pub(crate) fn forget_analyses(&mut self) {
+        let streams = self.databases.values_mut().filter_map(|following| following.stream.as_deref_mut());
+        streams.for_each(|stream| stream.analyses = Analyses::default());
     }
 
     /// Returns the state of a database; `None` if nothing was told of it.
     pub(crate) fn state(&self, database: &str) -> Option<&Following> {
         self.databases.get(database)
+    }
+
+    /// Returns the time before which servers of a database were dialed whose answers are not kept (monotonic, µs).
+    pub(crate) fn servers_from_us(&self, database: &str) -> u64 {
+        self.databases.get(database).map_or(0, |following| following.servers_from_us)
     }
 
     /// Returns the stream of a database, if its answers may be kept and given.
@@ -184,7 +211,7 @@ impl Followed {
             changes: Changes::default(),
             fresh: None,
             lag_bytes: 0,
-            servers_from_us: 0,
+            looked: None,
             analyses: Analyses::default(),
             wants_probe: false,
         }
@@ -199,7 +226,7 @@ impl Followed {
             }
             News::Opened(number) => (self.opened, self.opened_us) = (Some(*number), now_us),
             News::Closed(_) => self.opened = None,
-            News::Settings => self.servers_from_us = now_us,
+            News::Looked(changes) => self.looked = Some(*changes),
             News::Stamp(number, stamp) => {
                 self.changes.settle(*number, stamp);
                 if self.stamps.len() >= STAMPS_KEPT {
@@ -213,7 +240,7 @@ impl Followed {
                 self.changes.receive(*xid, tables, last);
             }
             News::Fresh(fresh, lag_bytes) => (self.fresh, self.lag_bytes) = (Some(*fresh), *lag_bytes),
-            News::Began(_) | News::Ended(..) => {}
+            News::Began(_) | News::Settings | News::Ended(..) => {}
         }
     }
 
@@ -227,8 +254,8 @@ impl Followed {
         &self.catalog
     }
 
-    /// Returns the start of the server that is followed.
-    pub(crate) fn node(&self) -> i64 {
+    /// Returns the PostgreSQL server and database that is followed.
+    pub(crate) fn node(&self) -> Node {
         self.began.node
     }
 
@@ -242,11 +269,13 @@ impl Followed {
         !std::mem::replace(&mut self.wants_probe, true)
     }
 
-    /// Returns the basis for the answer to a statement that was sent at `sent_us` and depends on these tables; `None` if there is none.
-    pub(crate) fn fill(&self, sent_us: u64, tables: Arc<[u32]>) -> Option<Fill> {
+    /// Returns the basis for the answer to a statement that depends on these tables; `None` if there is none.
+    pub(crate) fn fill(&self, sent: SentAt, tables: Arc<[u32]>) -> Option<Fill> {
+        // After a change through pgweir, the tables of the statement may be others. They are known when the definitions were looked at again.
+        self.looked.filter(|looked| *looked == sent.changes_made())?;
         // What was learned in the tick in which the statement was sent may have been learned after it.
-        let opened = self.opened.filter(|_| self.opened_us < sent_us)?;
-        let (_, number, stamp) = self.stamps.iter().rfind(|(learned_us, ..)| *learned_us < sent_us)?;
+        let opened = self.opened.filter(|_| self.opened_us < sent.at_us)?;
+        let (_, number, stamp) = self.stamps.iter().rfind(|(learned_us, ..)| *learned_us < sent.at_us)?;
         Some(Fill { opened, stamp: (*number, Arc::clone(stamp)), tables })
     }
 
@@ -307,7 +336,10 @@ mod tests {
     }
 
     fn begin() -> News {
-        News::Began(Began { probes_sent: Arc::default(), node: 1 })
+        News::Began(Began {
+            probes_sent: Arc::default(),
+            node: Node { started_us: 1, system: 2, database: 3 },
+        })
     }
 
     fn probe(number: u64) -> [News; 2] {
@@ -318,14 +350,18 @@ mod tests {
 
     fn opened() -> FollowedDatabases {
         let mut followed = FollowedDatabases::default();
-        tell(&mut followed, &[begin(), News::Opened(1)], NOW);
+        tell(&mut followed, &[begin(), News::Looked(ChangesMade::default()), News::Opened(1)], NOW);
         tell(&mut followed, &probe(1), NOW);
         followed
     }
 
+    fn sent(at_us: u64) -> SentAt {
+        SentAt { at_us, age: 0, changes: 0 }
+    }
+
     fn kept(followed: &mut FollowedDatabases) -> (Fill, Dependence) {
         let stream = followed.opened("db").expect("it is open");
-        let fill = stream.fill(NOW + 1, [5].into()).expect("there is a stamp");
+        let fill = stream.fill(sent(NOW + 1), [5].into()).expect("there is a stamp");
         let dependence = stream.admit(&fill).expect("nothing has changed");
         (fill, dependence)
     }
@@ -370,8 +406,28 @@ mod tests {
             assert_eq!(check(&mut followed, &kept), Err(Stale::NotFollowed));
             let stream = followed.opened("db").expect("it is open");
             assert!(stream.admit(&fill).is_none());
-            assert!(stream.fill(NOW, [5].into()).is_none(), "it was sent in the tick of the opening");
+            assert!(stream.fill(sent(NOW), [5].into()).is_none(), "it was sent in the tick of the opening");
         }
+    }
+
+    #[test]
+    fn after_a_change_through_the_pooler_nothing_is_kept_before_definitions_were_looked_at() {
+        let mut followed = opened();
+        let changed = SentAt { changes: 1, ..sent(NOW + 1) };
+        let stream = followed.opened("db").expect("it is open");
+        assert!(stream.fill(changed, [5].into()).is_none());
+        tell(&mut followed, &[News::Looked(changed.changes_made())], NOW);
+        let stream = followed.opened("db").expect("it is open");
+        assert!(stream.fill(changed, [5].into()).is_some());
+        assert!(stream.fill(sent(NOW + 1), [5].into()).is_none(), "it was sent before the change");
+    }
+
+    #[test]
+    fn servers_of_before_a_change_of_settings_stay_so_when_the_stream_begins_again() {
+        let mut followed = opened();
+        tell(&mut followed, &[News::Settings], NOW + 5);
+        tell(&mut followed, &[News::Ended("off", "the connection ended".into()), begin()], NOW + 9);
+        assert_eq!(followed.state("db").map(|state| state.servers_from_us), Some(NOW + 5));
     }
 
     #[test]

@@ -220,8 +220,9 @@ fn run(steps: Vec<Step>) -> usize {
     let mut model = Model::new();
     let name: Arc<str> = "db".into();
     let mut followed = FollowedDatabases::default();
-    let began = Began { probes_sent: Arc::clone(&model.sent), node: 1 };
-    for news in [News::Began(began), News::Opened(1)] {
+    let node = Node { started_us: 1, system: 2, database: 3 };
+    let began = Began { probes_sent: Arc::clone(&model.sent), node };
+    for news in [News::Began(began), News::Looked(ChangesMade::default()), News::Opened(1)] {
         followed.take(&name, &news, model.now_us);
     }
     let mut statements: Vec<Statement> = Vec::new();
@@ -244,7 +245,7 @@ fn run(steps: Vec<Step>) -> usize {
             }
             Step::Ask(tables) => {
                 let tables: Arc<[u32]> = tables.iter().copied().collect();
-                let fill = stream.fill(now_us, Arc::clone(&tables));
+                let fill = stream.fill(SentAt { at_us: now_us, age: 0, changes: 0 }, Arc::clone(&tables));
                 statements.push(Statement { fill, tables, saw: None });
             }
             Step::Run(number) if !statements.is_empty() => {

@@ -71,7 +71,7 @@ impl Pool {
             self.state.unlink(cx.env, client_id, client);
         }
         self.end_cancels_for(cx, client_id);
-        if !self.checks_session(cx, id, made_in) && !self.analyses(cx, (id, client_id), made_in) {
+        if !self.checks_session(cx, id, made_in) {
             self.release_server(cx, id, made_in);
         }
         if drew {
