@@ -9,6 +9,8 @@ mod auth_query;
 mod basics;
 mod begin;
 mod cache;
+mod cache_follow;
+mod cache_follow_faults;
 mod cache_hints;
 mod cache_reasons;
 mod cache_same_read;
