@@ -77,6 +77,7 @@ fn each_setting_is_either_taken_or_kept() {
             "1.26",
             "etcd",
             "pgweir",
+            "2000000",
         ]
         .iter()
         .find_map(|text| {

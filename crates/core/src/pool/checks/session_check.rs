@@ -5,7 +5,6 @@
 //! The server belongs to no client meanwhile. A difference closes it, so that no client gets it; and the statement, if it is
 //! known, is asked about each time from then on.
 
-use pgweir_settings::PoolMode;
 use pgweir_sql::{Verb, traits};
 
 use crate::context::{Cx, Env};
@@ -16,41 +15,9 @@ use crate::pool::client::state::printable;
 use crate::pool::server::asked::{Replies, SampledSession, ServerQuestion};
 
 impl Pool {
-    /// A client has left its server, which is at rest. `true` if the server is looked at before it is released: not if a reset
-    /// is due, as after session pooling.
-    #[inline]
-    pub(crate) fn checks_session<D: Driver>(
-        &mut self,
-        cx: &mut Cx<'_, D>,
-        id: ServerId,
-        made_in: PoolMode,
-    ) -> bool {
-        if made_in == PoolMode::Session {
-            return false;
-        }
-        let main = &cx.env.rules.config.main;
-        if main.server_reset_query_always && !main.server_reset_query.is_empty() {
-            return false;
-        }
-        self.state.session_checks.is_due() && self.asks_released(cx, id) || self.reads_catalog(cx, id)
-    }
-
-    /// Asks a released server about its session, or about the statement that it has just run. Returns whether it is asked.
+    /// Asks a released server for the contents of its session, and plans the next check. Returns whether the server is asked.
     #[cold]
-    fn asks_released<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
-        if self.state.session_checks.is_interrupted() {
-            if self.analyses(cx, id) {
-                return true;
-            }
-            let is_wanted = self.servers.values().any(|server| server.incoming.analysis.is_some());
-            if is_wanted || !self.state.session_checks.resume() {
-                return false;
-            }
-        }
-        self.check_session(cx, id)
-    }
-
-    fn check_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
+    pub(crate) fn check_session<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
         let mut random = [0; 4];
         cx.driver.random(&mut random);
         let Some(server) = self.servers.get(id) else { return false };

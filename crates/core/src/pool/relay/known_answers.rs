@@ -33,7 +33,7 @@ use crate::pool::client::isolation::{default_isolation, is_read_committed};
 use crate::pool::client::state::{Account, ClientState, First, Waiting};
 use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
-use crate::pool::server::analysis::AnalysisWanted;
+use crate::pool::server::following::analysis::AnalysisWanted;
 use crate::pool::{Pool, Step};
 use crate::stats::obstacle::Obstacle;
 use crate::stats::rare_path::RarePath;

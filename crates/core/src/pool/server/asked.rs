@@ -14,7 +14,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{AUDIT_ATTEMPTS_MAX, GREETING_PARAMETERS_MAX, SERVER_ERROR_BYTES_MAX};
 use crate::pool::relay::own_settings::{place_of_masked, unmask};
-use crate::pool::server::analysis::AnalysisWanted;
+use crate::pool::server::following::analysis::AnalysisWanted;
 use crate::pool::server::state::{Reported, ServerState};
 use crate::pool::session::params::Params;
 use crate::pool::{Pool, ServerKind};

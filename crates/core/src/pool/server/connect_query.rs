@@ -152,7 +152,8 @@ impl Pool {
             self.learn_opened(id, &greeting, &login.params);
             self.notice();
         }
-        if !(login.is_some() && self.asks_node(cx, id)) && !self.reads_catalog(cx, id) {
+        let is_asked = login.is_some() && self.asks_node(cx, id);
+        if !is_asked && !self.reads_catalog(cx, id) {
             self.free_server(cx, id);
         }
     }

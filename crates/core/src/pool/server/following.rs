@@ -1,6 +1,8 @@
 //! The two connections by which the changes of a database are followed: one has the replication stream, the other is asked questions. Each is the
 //! only server of a pool without clients, so that login and TLS are those of every server. Servers of clients are compared with them.
 
+pub(crate) mod analysis;
+
 use std::sync::Arc;
 
 use pgweir_wire::backend::tag;

@@ -1,7 +1,6 @@
 //! Connections to PostgreSQL: their states, their logins, their errors, and the steps that a server takes after its client has left it.
 
 pub(crate) mod abandoned;
-pub(crate) mod analysis;
 pub(crate) mod asked;
 pub(crate) mod closing;
 pub(crate) mod connect_query;

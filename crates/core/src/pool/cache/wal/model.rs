@@ -185,11 +185,9 @@ impl Model {
                 self.probes.send(StampNumber(number), self.now_us);
                 self.probe = Some(number);
             }
-            Step::RunProbe => {
-                if self.probe.take().is_some() {
-                    let header = if self.end % PAGE == 0 { 24 } else { 0 };
-                    self.answer = Some((self.snapshot(), Lsn(self.end + header)));
-                }
+            Step::RunProbe if self.probe.take().is_some() => {
+                let header = if self.end.is_multiple_of(PAGE) { 24 } else { 0 };
+                self.answer = Some((self.snapshot(), Lsn(self.end + header)));
             }
             Step::TakeAnswer => {
                 if let Some((stamp, position)) = self.answer.take() {

@@ -71,12 +71,46 @@ impl Pool {
             self.state.unlink(cx.env, client_id, client);
         }
         self.end_cancels_for(cx, client_id);
-        if !self.checks_session(cx, id, made_in) {
+        if !self.asks_before_release(cx, id, made_in) {
             self.release_server(cx, id, made_in);
         }
         if drew {
             self.begin_affinity(cx.env, id, client_id);
         }
+    }
+
+    /// Asks a server that its client has left, and that is at rest, what is due. Returns `true` if the server is asked before it is released:
+    /// not if a reset is due, as after session pooling.
+    #[inline]
+    fn asks_before_release<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        id: ServerId,
+        made_in: PoolMode,
+    ) -> bool {
+        if made_in == PoolMode::Session {
+            return false;
+        }
+        let main = &cx.env.rules.config.main;
+        if main.server_reset_query_always && !main.server_reset_query.is_empty() {
+            return false;
+        }
+        self.state.session_checks.is_due() && self.asks_released(cx, id) || self.reads_catalog(cx, id)
+    }
+
+    /// Asks a released server about the statement that it has just run, or about its session. Returns whether the server is asked.
+    #[cold]
+    fn asks_released<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) -> bool {
+        if self.state.session_checks.is_interrupted() {
+            if self.analyses(cx, id) {
+                return true;
+            }
+            let is_wanted = self.servers.values().any(|server| server.incoming.analysis.is_some());
+            if is_wanted || !self.state.session_checks.resume() {
+                return false;
+            }
+        }
+        self.check_session(cx, id)
     }
 
     /// Decides whether the server leaves its client. The features are asked in the order of the table in this file's head.
