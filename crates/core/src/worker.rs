@@ -363,7 +363,6 @@ impl Engine for Machine {
 
     fn deadline(&self) -> Option<u64> {
         let due_us = self.worker.rounds.due_us().min(self.worker.clusters.due_us);
-        let due_us = due_us.min(self.worker.subscriptions.due_us);
         [self.env.wake_us, self.worker.leave_us, Some(due_us)].into_iter().flatten().min()
     }
 }

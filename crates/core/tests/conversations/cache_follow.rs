@@ -245,6 +245,21 @@ fn a_client_does_not_wait_longer_than_20_ms() {
 }
 
 #[test]
+fn probes_are_sent_as_often_as_is_set_while_clients_ask() {
+    let mut known = Following::opened("query_cache_probe_ms = 50");
+    let (client, server) = known.client();
+    known.rig.pass_us(200_000);
+    known.rig.gets_nothing(known.monitor);
+    known.kept((client, server), "select a from t");
+    known.probed("10:10:", 0x200);
+    known.runs((client, server), "select b from t", "a");
+    known.rig.pass_us(45_000);
+    known.rig.gets_nothing(known.monitor);
+    known.rig.pass_us(10_000);
+    known.probed("10:10:", 0x300);
+}
+
+#[test]
 fn a_transaction_that_is_not_visible_yet_keeps_answers_out() {
     let mut known = Following::opened("");
     let (client, server) = known.client();

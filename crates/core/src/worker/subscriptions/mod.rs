@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use pgweir_settings::Config;
 use slotmap::SlotMap;
 
-use crate::context::{Cx, Follower, Role};
+use crate::context::{Cx, Env, Follower, Role};
 use crate::driver::Driver;
 use crate::ids::{PoolId, ServerId, SubscriptionId};
 use crate::mail::{FollowedNews, Mail};
@@ -83,7 +83,7 @@ impl Worker {
             );
             self.subscriptions.followed.insert(known);
         }
-        self.rearm_subscriptions();
+        self.rearm_subscriptions(cx.env);
         self.check_subscriptions(cx);
     }
 
@@ -91,7 +91,8 @@ impl Worker {
     pub(crate) fn check_subscriptions<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         let now_us = cx.env.now.mono_us;
         if self.subscriptions.due_us > now_us {
-            return;
+            // The worker was woken for something else, and has forgotten this time.
+            return self.rearm_subscriptions(cx.env);
         }
         let due = self.subscriptions.followed.iter().filter(|(_, known)| known.due_us <= now_us);
         let due: Vec<SubscriptionId> = due.map(|(id, _)| id).collect();
@@ -127,12 +128,15 @@ impl Worker {
         }
         let (database, news) = (Arc::clone(&known.database), std::mem::take(&mut known.news));
         self.tell_followed(cx, &database, news);
-        self.rearm_subscriptions();
+        self.rearm_subscriptions(cx.env);
     }
 
-    fn rearm_subscriptions(&mut self) {
+    fn rearm_subscriptions(&mut self, env: &mut Env) {
         let due = self.subscriptions.followed.values().map(|known| known.due_us);
         self.subscriptions.due_us = due.min().unwrap_or(u64::MAX);
+        if self.subscriptions.due_us != u64::MAX {
+            env.wake_at(self.subscriptions.due_us);
+        }
     }
 
     /// Tells all workers, this one included, the news of a database.
@@ -195,7 +199,7 @@ impl Worker {
             known.leave(cx, "servers of the database are different PostgreSQL servers");
             let news = std::mem::take(&mut known.news);
             self.tell_followed(cx, database, news);
-            self.rearm_subscriptions();
+            self.rearm_subscriptions(cx.env);
         }
     }
 
