@@ -163,6 +163,8 @@ pub(super) fn first_definitions(publication: &str, version: u32) -> String {
         "xmin",
         "pg_attribute WHERE attrelid IN (SELECT relid FROM t)",
     ));
+    // A right that is granted and revoked, or a name that is changed back, between two questions leaves the same columns behind.
+    objects.push(rows("oid", "xmin", "pg_class WHERE oid IN (SELECT relid FROM t)"));
     objects.push(rows("oid", "xmin", "pg_attrdef WHERE adrelid IN (SELECT relid FROM t)"));
     objects.push(rows("oid", "xmin", "pg_namespace WHERE oid IN (SELECT oid FROM n)"));
     for (catalog, namespace) in [("pg_proc", "pronamespace"), ("pg_type", "typnamespace")] {
