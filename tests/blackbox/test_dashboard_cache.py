@@ -79,7 +79,7 @@ def test_api(pooled, counted):  # noqa: F811
     assert set(told) == set(schema("CachePool")["required"]) == set(schema("CachePool")["properties"])
     whole = http.get("/api/v1/cache")
     assert (whole["query_cache"], whole["rules_total"], whole["bytes_max"]) == ("on", 1, 64 << 20)
-    assert whole["rules"] == [{"name": "all", "database": None, "user": None, "application_name": None, "tables": [], "ttl_ms": 600_000}]
+    assert whole["rules"] == [{"name": "all", "database": None, "user": None, "application_name": None, "tables": [], "follow": "time", "ttl_ms": 600_000}]
     assert set(whole["rules"][0]) == set(schema("CacheRule")["required"])
     stranger = http.get("/api/v1/cache", user=None)
     assert (stranger["rules"], stranger["rules_total"], stranger["pools"][0]["user"], stranger["pools"][0]["hits"]) == ([], 1, None, told["hits"])

@@ -86,6 +86,7 @@ FILES = "files, and what is written to places"
 LOGINS = "logins"
 TCP = "TCP; the clients come through a unix socket"
 DISCONNECTS = "disconnects or refuses clients"
+SLOTS = "with follow=wal, it needs a slot and a publication in each database of a round; test_query_cache_wal.py has its own clients"
 ANSWERS = "changes what clients are answered"
 PROCESS = "the process, and its end"
 POOLERS = "several poolers and an etcd"
@@ -110,6 +111,8 @@ FIXED = {
     **dict.fromkeys(("application_name_add_host", "compatible_with", "ignore_startup_parameters", "login_notify_message", "session_state",
                      "query_cache_hints", "query_cache_ttl_ms", "track_extra_parameters", "version_text"), ANSWERS),
     **dict.fromkeys(("job_name", "shutdown_drain_seconds", "suspend_timeout", "user"), PROCESS),
+    **dict.fromkeys(("query_cache_ddl_ms", "query_cache_follow", "query_cache_lag_bytes", "query_cache_max_age_ms", "query_cache_probe_ms",
+                     "query_cache_publication", "query_cache_user"), SLOTS),
     "default_pool_size": "each round draws it",
 }  # fmt: skip
 """The settings that are not drawn, and why."""

@@ -156,7 +156,7 @@ const RULES: ColumnOf<CacheRule>[] = [
   { title: "User", cell: (rule) => rule.user ?? "any" },
   { title: "Application", cell: (rule) => rule.application_name ?? "any" },
   { title: "Tables", cell: (rule) => rule.tables.join(", ") || "any" },
-  { title: "Oldest answer", num: true, hint: "ttl_ms: from this age on, an answer is not given any more", cell: (rule) => duration(rule.ttl_ms * 1_000) },
+  { title: "Oldest answer", num: true, hint: "ttl_ms: from this age on, an answer is not given any more", cell: (rule) => (rule.ttl_ms === null ? "until its tables change" : duration(rule.ttl_ms * 1_000)) },
 ];
 
 const UNSERVED: ColumnOf<Unserved>[] = [
