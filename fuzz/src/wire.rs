@@ -175,7 +175,7 @@ fn settings(raw: &[u8]) {
 }
 
 /// Calls `check` with the header, body and whole of each message that `data` begins with.
-fn each_message(mut data: &[u8], check: impl Fn(Header, &[u8], &[u8])) {
+fn each_message(mut data: &[u8], mut check: impl FnMut(Header, &[u8], &[u8])) {
     while let Ok(Some(header)) = Header::peek(data)
         && let Some((message, rest)) = data.split_at_checked(header.total())
     {
