@@ -72,7 +72,7 @@ pub(crate) struct NodePool {
     /// The number of clients in this queue that really wait.
     pub(crate) waiting: u32,
     /// The number of these that wait for the answer to another client's statement, and need no server before it is there
-    /// (`relay/same_read.rs`), as found when the queue was served last. They are at its front.
+    /// (`relay/known_answers/same_read.rs`), as found when the queue was served last. They are at its front.
     pub(crate) passed_over: u32,
     /// Proven clients that wait for the pool's first server, which tells the greeting.
     pub(crate) awaiting: Vec<ClientId>,

@@ -9,6 +9,8 @@ pub(crate) mod key;
 pub(crate) mod store;
 pub(crate) mod wal;
 
+use std::collections::BTreeSet;
+
 use pgweir_settings::{CacheFollow, CacheRule, CacheSubject, Config, QueryCache as Switch};
 use pgweir_sql::{CacheHint, cache_hint, names_only_tables};
 
@@ -57,7 +59,7 @@ pub(crate) struct PoolCache {
     /// Whether a probe is to be asked for, because an answer is to be kept.
     pub(crate) wants_probe: bool,
     /// The clients that wait for a probe.
-    pub(crate) await_probe: Vec<ClientId>,
+    pub(crate) await_probe: BTreeSet<ClientId>,
     /// The ages of the answers that were given; `None` if none was.
     pub(crate) ages: Option<Box<Histogram>>,
     /// The highest of these ages.

@@ -20,7 +20,6 @@ use crate::pool::multiplex::pipelined::Head;
 use crate::pool::relay::attempt::Attempt;
 use crate::pool::relay::attempt::after_failure::{AfterFailure, ExchangeFailure, decide};
 use crate::pool::relay::exchange::group::Group;
-use crate::pool::relay::known_answers::Keepable;
 use crate::pool::relay::ledger::Purpose;
 use crate::pool::server::state::{Server, ServerState};
 use crate::pool::{Gate, Pool, PoolState};
@@ -148,7 +147,7 @@ impl Pool {
         pool.pass_server_on(id, server, client_id);
         let is_first_try = !server.branch.is_primary();
         self.measure_group(cx.env, client_id, id, &group, None);
-        self.begin_capture(cx.env, (client_id, id), &Keepable::alone(group), None, sent_at);
+        self.begin_capture(cx.env, (client_id, id), group, sent_at);
         if is_first_try {
             self.begin_first_try(cx.env, client_id);
         }

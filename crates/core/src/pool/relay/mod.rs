@@ -16,5 +16,4 @@ pub(crate) mod plain;
 pub(crate) mod preamble;
 pub(crate) mod receive;
 pub(crate) mod route;
-pub(crate) mod same_read;
 pub(crate) mod send;
