@@ -218,3 +218,34 @@ fn what_follows_a_commit_that_was_answered_waits_for_nothing() {
     sends("commit", "COMMIT", 'I');
     sends("begin", "BEGIN", 'T');
 }
+
+/// The client keeps its server behind COMMIT, as it has a temporary table. A statement that the server has closed meanwhile is prepared
+/// once more, and a Bind waits for its description.
+#[test]
+fn a_bind_behind_a_commit_that_was_answered_waits_for_its_description_only() {
+    let mut stage = Stage::of("max_prepared_statements = 1", "exact");
+    stage.rig.describes = true;
+    let (client, server) = (stage.client, stage.server);
+    let ints = || be::described(&[], &[("a", 23)]);
+    for (name, closed) in [("s", Vec::new()), ("other", be::close_complete())] {
+        stage.rig.send(client, &[fe::parse(name, &format!("select a from {name}")), fe::sync()].concat());
+        stage.rig.gets_raw(server);
+        stage.rig.send(server, &[closed, be::parse_complete(), ints(), be::ready('T')].concat());
+        assert_eq!(stage.rig.gets(client), ["ParseComplete", "Ready T"]);
+    }
+    stage.rig.send(client, &fe::query("create temp table x (a int)"));
+    stage.rig.gets_raw(server);
+    stage.rig.send(server, &[be::complete("CREATE TABLE"), be::ready('T'), told()].concat());
+    stage.rig.gets_raw(client);
+    stage.rig.send(client, &fe::query("commit"));
+    assert_eq!(stage.rig.gets(server), ["Query commit"]);
+    stage.rig.send(server, &[be::complete("COMMIT"), be::ready('I')].concat());
+    assert_eq!(stage.rig.gets(client), COMMITTED);
+    stage.rig.gets_raw(server);
+    stage.rig.send(server, &be::answer(&[&["t", "", ""]]));
+    stage.rig.send(client, &[fe::bind("s"), fe::execute(), fe::sync()].concat());
+    let asked = ["Close S PGWEIR_2", "Parse PGWEIR_3 select a from s", "Describe S PGWEIR_3", "Flush"];
+    assert_eq!(stage.rig.gets(server), asked);
+    stage.rig.send(server, &[be::close_complete(), be::parse_complete(), ints()].concat());
+    assert_eq!(stage.rig.gets(server), ["Bind PGWEIR_3", "Execute", "Sync"]);
+}

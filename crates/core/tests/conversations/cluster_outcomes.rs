@@ -82,7 +82,7 @@ impl Stage {
     }
 
     /// The same with these settings of the pooler, too.
-    fn of(main: &str, setting: &str) -> Stage {
+    pub(super) fn of(main: &str, setting: &str) -> Stage {
         let mut rig = Rig::with(&format!("{MAIN}\n{main}"), &cluster(setting), 1);
         let watches = begin_with_primary(&mut rig);
         let (client, server) = served(&mut rig);

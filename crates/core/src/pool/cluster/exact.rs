@@ -119,5 +119,6 @@ impl Pool {
 /// Whether the server, which has no other client, has not yet answered the client's COMMIT.
 fn is_committing(server: &Server, id: ClientId) -> bool {
     let sent = InFlight::of(server, id).map(InFlight::sent);
-    matches!(sent, Some(Sent::End(end)) if end.is(Block::Commit)) && !server.ledger.owes_no_client()
+    // A group may be open behind a COMMIT that was answered: pgweir has begun it for a statement of the client's next group.
+    matches!(sent, Some(Sent::End(end)) if end.is(Block::Commit)) && server.ledger.owes_client()
 }

@@ -299,7 +299,7 @@ impl Ledger {
     /// Whether the server owes no client anything but answers to doubtful Syncs, and no group is open.
     #[must_use]
     pub fn owes_no_client(&self) -> bool {
-        self.owes_only_ours() && self.is_between_groups()
+        !self.owes_client() && self.is_between_groups()
     }
 
     /// Whether no message of a client is under way: the server owes nothing, or only answers to pgweir's own statements. Those may be the
@@ -307,11 +307,13 @@ impl Ledger {
     #[must_use]
     pub fn is_clear_of_clients(&self) -> bool {
         let replays = self.head().is_some_and(|head| head.owner == Owner::Hidden(Purpose::Replay));
-        self.owes_only_ours() && self.doubtful == 0 && (self.is_between_groups() || replays)
+        !self.owes_client() && self.doubtful == 0 && (self.is_between_groups() || replays)
     }
 
-    fn owes_only_ours(&self) -> bool {
-        self.entries.iter().all(|entry| entry.owner.client().is_none())
+    /// Whether the server owes the answer to a message of a client, or to one that pgweir has sent ahead of it.
+    #[must_use]
+    pub fn owes_client(&self) -> bool {
+        self.entries.iter().any(|entry| entry.owner.client().is_some())
     }
 
     /// Whether every group that was sent is whole: one more group may follow, from any client.
