@@ -142,7 +142,7 @@ def test_random_chains(certificates, standbys):
     arena = Arena(cluster, nodes)
     hunt = Hunt(arena)
     try:
-        hunt.run(range(30))
+        hunt.run(range(15))
         assert hunt.faults == []
         assert hunt.met > hunt.tried * 0.8, "what PostgreSQL refuses proves nothing"
         assert (hunt.at_standbys > 0) == bool(standbys)

@@ -28,7 +28,7 @@ FOLDER = Path(__file__).parent.parent / "sessions" / "cases"
 CASES = sorted(FOLDER.glob("*.session"))
 WITH_SETTINGS = {"session_pooling": {"pool_mode": "session"}, "sequences_pinned": {"sequence_affinity": "pin"}}
 """Folders of kept rounds that failed with these settings."""
-ROUNDS = 40
+ROUNDS = 30
 """How many rounds each chunk plays. A round takes a quarter of a second or less, most of it waiting for answers."""
 CHUNKS = [{}] * 4 + [{"query_cache": "on"}] + [{"max_prepared_statements": 4}] * 2 + [{"pool_mode": "session"}, {"sequence_affinity": "pin"}]
 """The settings of the poolers in each chunk."""
