@@ -131,7 +131,7 @@ pub enum Mail {
         /// The limit.
         of: Scarce,
     },
-    /// This virtual address has left the process, or is about to: clients that came by it are ended. [`Shared::addresses_left`]
+    /// A virtual address that has left the process, or is about to: clients that came by it are ended. [`Shared::addresses_left`]
     /// grows when that is done.
     ///
     /// [`Shared::addresses_left`]: crate::Shared::addresses_left

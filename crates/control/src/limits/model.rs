@@ -236,7 +236,7 @@ impl World {
                     self.exiting.insert(pid, BTreeSet::new());
                 }
             }
-            // Nobody looks before the time is over in which the logins of dead poolers end.
+            // The first look comes when the logins of dead poolers have had the time to end.
             Act::Look(_) if !self.awaited.is_empty() => {}
             Act::Look(at) => self.look(at % count),
             Act::HearLook(at) => {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Unclaimed {
     /// The processes; `None` before the first look.
     pids: Option<BTreeSet<u32>>,
-    /// Those of the processes that the last look did not show, each with the request that first lacked it. A process that ends disappears from
+    /// The processes that the last look did not show, each with the request that first lacked it. A process that ends disappears from
     /// `pg_stat_activity` a moment before PostgreSQL counts it off, so the answer to a later request must lack it, too.
     unseen: BTreeMap<u32, u64>,
     /// The request of the control plane from which on an answer counts.

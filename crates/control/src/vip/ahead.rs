@@ -37,7 +37,7 @@ impl Drop for Question {
     }
 }
 
-/// What is known ahead of the end of a lease about the pooler that has it.
+/// The knowledge about the pooler that has the lease, gathered before the lease ends.
 #[derive(Default)]
 pub(super) struct Ahead {
     /// The question that is under way, with the name of the pooler that is asked.

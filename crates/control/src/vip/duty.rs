@@ -40,7 +40,7 @@ const APART: Duration = Duration::from_millis(20);
 enum Campaign {
     /// There was none since the last look, or etcd did not answer.
     None,
-    /// This pooler has the lease.
+    /// The lease was granted to this pooler.
     Won,
     /// etcd has answered, and must be read again.
     Over,

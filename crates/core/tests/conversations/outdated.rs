@@ -162,7 +162,7 @@ fn pool(clients: usize, main: &str) -> (Rig, Vec<End>, End) {
 }
 
 const OLD: &str = "Bind PGWEIR_1";
-const ANEW: &str = "Parse PGWEIR_2 select * from t";
+const PARSED_AGAIN: &str = "Parse PGWEIR_2 select * from t";
 
 #[test]
 fn what_is_dropped_may_come_again_in_another_form() {
@@ -172,7 +172,7 @@ fn what_is_dropped_may_come_again_in_another_form() {
         rig.gets(server);
         rig.send(server, &[be::complete(tag), be::ready('I')].concat());
         rig.gets(clients[1]);
-        assert_eq!(prepared(&mut rig, clients[1], server, "x")[0], ANEW, "{tag}");
+        assert_eq!(prepared(&mut rig, clients[1], server, "x")[0], PARSED_AGAIN, "{tag}");
     }
 }
 
@@ -186,7 +186,7 @@ fn a_type_that_is_gone_and_a_value_that_does_not_fit_tell_of_a_change_made_elsew
         rig.gets(server);
         rig.send(server, &[be::error(code, text), be::ready('I')].concat());
         assert_eq!(rig.gets(clients[0]), [format!("ERROR {code} {text}"), "Ready I".to_owned()]);
-        assert_eq!(prepared(&mut rig, clients[1], server, "x")[0], ANEW, "{code}");
+        assert_eq!(prepared(&mut rig, clients[1], server, "x")[0], PARSED_AGAIN, "{code}");
         assert_eq!(prepared(&mut rig, clients[1], server, "y")[0], "Bind PGWEIR_2", "{code}: once");
     }
 }
@@ -203,7 +203,7 @@ fn an_outdated_statement_is_prepared_again_and_runs_again_unseen() {
     // A client that comes in the meantime waits for the whole of it.
     rig.send(clients[1], &fe::query("select 2"));
     rig.send(server, &be::ready('I'));
-    assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
+    assert_eq!(rig.gets(server), shown(&[PARSED_AGAIN], "Bind PGWEIR_2"));
     rig.send_bytewise(server, &fresh('I'));
     assert_eq!(rig.gets(client), told("Ready I"));
     assert_eq!(rig.gets(server), ["Query select 2"]);
@@ -220,7 +220,7 @@ fn a_group_that_came_in_pieces_runs_again_as_well() {
     rig.send_bytewise(clients[0], &run("a"));
     rig.gets(server);
     rig.send(server, &[be::outdated(), be::ready('I')].concat());
-    assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
+    assert_eq!(rig.gets(server), shown(&[PARSED_AGAIN], "Bind PGWEIR_2"));
 }
 
 /// libpq's pipeline mode may send the Sync long after the statement.
@@ -238,7 +238,7 @@ fn a_group_whose_sync_is_still_to_come_runs_again_as_well() {
         rig.send(clients[1], &fe::query("select 2"));
         rig.gets_nothing(server);
         rig.send(server, &be::ready('I'));
-        let again = [ANEW, "Bind PGWEIR_2", "Describe P ", "Execute"];
+        let again = [PARSED_AGAIN, "Bind PGWEIR_2", "Describe P ", "Execute"];
         if sync_meanwhile {
             assert_eq!(rig.gets(server), [&again[..], &["Sync"]].concat());
         } else {
@@ -259,7 +259,7 @@ fn a_description_of_the_statement_alone_is_given_again() {
     rig.send(clients[0], &[fe::describe("a"), fe::sync()].concat());
     assert_eq!(rig.gets(server), ["Describe S PGWEIR_1", "Sync"]);
     rig.send(server, &[be::outdated(), be::ready('I')].concat());
-    assert_eq!(rig.gets(server), [ANEW, "Describe S PGWEIR_2", "Sync"]);
+    assert_eq!(rig.gets(server), [PARSED_AGAIN, "Describe S PGWEIR_2", "Sync"]);
     let answer = [be::parse_complete(), be::parameters(), be::columns(), be::ready('I')].concat();
     rig.send(server, &answer);
     assert_eq!(rig.gets(clients[0]).last().map(String::as_str), Some("Ready I"));
@@ -277,7 +277,7 @@ fn parameters_are_told_once() {
         rig.send(clients[0], &[fe::describe("a"), fe::sync()].concat());
         rig.gets(server);
         send(&mut rig, &[be::parameters(), be::outdated(), be::ready('I')].concat());
-        assert_eq!(rig.gets(server), [ANEW, "Describe S PGWEIR_2", "Sync"]);
+        assert_eq!(rig.gets(server), [PARSED_AGAIN, "Describe S PGWEIR_2", "Sync"]);
         let answer = [be::parse_complete(), be::parameters(), be::columns(), be::ready('I')].concat();
         send(&mut rig, &answer);
         let told = rig.gets(clients[0]);
@@ -321,7 +321,7 @@ fn a_text_that_means_nothing_with_its_earlier_types_is_prepared_again() {
     rig.send(clients[1], &[fe::parse("x", "select * from t"), fe::describe("x"), fe::sync()].concat());
     assert_eq!(rig.gets(server), ["Describe S PGWEIR_1", "Sync"]);
     rig.send(server, &[be::parameters(), unreadable(), be::ready('I')].concat());
-    assert_eq!(rig.gets(server), [ANEW, "Describe S PGWEIR_2", "Sync"]);
+    assert_eq!(rig.gets(server), [PARSED_AGAIN, "Describe S PGWEIR_2", "Sync"]);
     rig.send(server, &[be::parse_complete(), be::parameters(), be::columns(), be::ready('I')].concat());
     let got = rig.gets(clients[1]);
     assert_eq!((got.len(), &*got[0], &*got[3]), (4, "ParseComplete", "Ready I"), "{got:?}");
@@ -343,12 +343,12 @@ fn a_text_that_means_nothing_any_more_is_refused_by_its_error() {
     rig.send(clients[0], &run("a"));
     rig.gets(server);
     rig.send(server, &[unreadable(), be::ready('I')].concat());
-    assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
+    assert_eq!(rig.gets(server), shown(&[PARSED_AGAIN], "Bind PGWEIR_2"));
     rig.send(server, &gone());
     assert_eq!(rig.gets(clients[0]), ["ERROR 42P01 x", "Ready I"]);
     // Each further attempt is one Parse, as each is refused.
     rig.send(clients[0], &run("a"));
-    assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
+    assert_eq!(rig.gets(server), shown(&[PARSED_AGAIN], "Bind PGWEIR_2"));
     rig.send(server, &gone());
     assert_eq!(rig.gets(clients[0]), ["ERROR 42P01 x", "Ready I"]);
 }
@@ -393,7 +393,7 @@ fn an_unreadable_statement_is_not_used_again_where_its_error_is_told() {
         rig.gets(server);
         rig.send(server, &[refused(code, more), be::ready('I')].concat());
         assert_eq!(rig.gets(clients[0]), [format!("ERROR {code} x"), "Ready I".to_owned()]);
-        let expected = if is_blamed { ANEW } else { OLD };
+        let expected = if is_blamed { PARSED_AGAIN } else { OLD };
         assert_eq!(prepared(&mut rig, clients[1], server, "x")[0], expected, "{code}");
         // It was told no types: they are found once more.
         rig.send(clients[0], &group);
@@ -405,7 +405,7 @@ fn an_unreadable_statement_is_not_used_again_where_its_error_is_told() {
 
 #[test]
 fn another_sum_of_column_types_begins_an_age_of_statements() {
-    for (sum, expected) in [("1", OLD), ("2", ANEW)] {
+    for (sum, expected) in [("1", OLD), ("2", PARSED_AGAIN)] {
         let settings = "default_pool_size = 1\nserver_idle_timeout = 0\nserver_check_delay = 10000";
         let mut rig = Rig::new(settings);
         rig.catalog = Some(vec![["c", "1", ""]]);
@@ -434,7 +434,7 @@ fn the_first_statement_after_a_begin_runs_again_in_a_new_transaction() {
         rig.send(server, &[begun.clone(), be::outdated(), be::ready('E')].concat());
         assert_eq!(rig.gets(server), ["Query ROLLBACK"]);
         rig.send(server, &[be::complete("ROLLBACK"), be::ready('I')].concat());
-        assert_eq!(rig.gets(server), shown(&[&begin[..], &[ANEW]].concat(), "Bind PGWEIR_2"));
+        assert_eq!(rig.gets(server), shown(&[&begin[..], &[PARSED_AGAIN]].concat(), "Bind PGWEIR_2"));
         rig.gets_nothing(client);
         rig.send(server, &[begun, fresh('T')].concat());
         assert_eq!(rig.gets(client), told("Ready T"));
@@ -523,7 +523,8 @@ fn all_clients_that_prepared_it_before_get_one_new_statement() {
         rig.send(*client, &run("a"));
         assert_eq!(rig.gets(server), shown(&[], OLD));
         rig.send(server, &[be::outdated(), be::ready('I')].concat());
-        let (before, answer) = if at == 0 { (&[ANEW][..], fresh('I')) } else { (&[][..], answer('I')) };
+        let (before, answer) =
+            if at == 0 { (&[PARSED_AGAIN][..], fresh('I')) } else { (&[][..], answer('I')) };
         assert_eq!(rig.gets(server), shown(before, "Bind PGWEIR_2"));
         rig.send(server, &answer);
         assert_eq!(rig.gets(*client), told("Ready I"));
@@ -573,7 +574,7 @@ fn what_the_client_sends_in_the_meantime_comes_after() {
     rig.send(clients[0], &fe::query("select 2"));
     rig.gets_nothing(server);
     rig.send(server, &be::ready('I'));
-    let expected = [shown(&[ANEW], "Bind PGWEIR_2"), vec!["Query select 2".to_owned()]].concat();
+    let expected = [shown(&[PARSED_AGAIN], "Bind PGWEIR_2"), vec!["Query select 2".to_owned()]].concat();
     assert_eq!(rig.gets(server), expected);
 }
 
@@ -594,7 +595,7 @@ fn a_client_with_a_server_of_its_own_stays_there() {
     rig.send(server, &be::outdated());
     rig.send(two, &fe::query("select 2"));
     rig.send(server, &be::ready('I'));
-    assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
+    assert_eq!(rig.gets(server), shown(&[PARSED_AGAIN], "Bind PGWEIR_2"));
 }
 
 #[test]
@@ -613,7 +614,7 @@ fn after_a_replay_it_runs_again_in_the_clients_session() {
     let one_of = |tag: &str| [be::parse_complete(), be::bind_complete(), be::complete(tag)].concat();
     rig.send(server, &["BEGIN", "SET", "COMMIT"].map(one_of).concat());
     rig.send(server, &[be::outdated(), be::parameter("application_name", "one"), be::ready('I')].concat());
-    assert_eq!(rig.gets(server), shown(&[ANEW], "Bind PGWEIR_2"));
+    assert_eq!(rig.gets(server), shown(&[PARSED_AGAIN], "Bind PGWEIR_2"));
     rig.send(server, &fresh('I'));
     assert_eq!(rig.gets(one), told("Ready I"));
     // The server has the client's session.
@@ -638,7 +639,7 @@ fn queued_clients_run_again_one_by_one() {
     assert_eq!(rig.gets(server), vec![shown(&[], OLD); 3].concat(), "they are queued");
     rig.send(server, &[be::outdated(), be::ready('I')].concat().repeat(3));
     let mut sent = rig.gets(server);
-    assert_eq!(sent.drain(..5).collect::<Vec<_>>(), shown(&[ANEW], "Bind PGWEIR_2"));
+    assert_eq!(sent.drain(..5).collect::<Vec<_>>(), shown(&[PARSED_AGAIN], "Bind PGWEIR_2"));
     rig.send(server, &fresh('I'));
     for _ in 1..3 {
         sent.extend(rig.gets(server));

@@ -104,7 +104,7 @@ impl Pool {
                     pool.reach.follow(Reach::of(&answer.rows, &graph, lists));
                 }
                 let cut = pool.routines.are_too_many();
-                self.judge_waiting_anew();
+                self.judge_waiting_again();
                 cut.then(|| TOO_MANY.to_owned())
             }
             // Perhaps no PostgreSQL.
@@ -113,7 +113,7 @@ impl Pool {
                 pool.reach = Reach::default();
                 if pool.session_checks.are_wanted() {
                     let is_news = pool.routines.give_up(now_us, age);
-                    self.judge_waiting_anew();
+                    self.judge_waiting_again();
                     is_news.then(|| format!("{ROUTINES_REFUSED}: {text}; each client keeps its server"))
                 } else {
                     // It was asked for names only.
@@ -133,7 +133,7 @@ impl Pool {
     }
 
     /// Looks again at the requests of waiting clients, which were judged by what was known before.
-    fn judge_waiting_anew(&mut self) {
+    fn judge_waiting_again(&mut self) {
         let pool = &self.state;
         if pool.routines.none_changes() {
             return;

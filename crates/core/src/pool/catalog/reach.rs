@@ -221,7 +221,7 @@ impl Reach {
         self.barred_texts.contains(&text)
     }
 
-    /// That of a database without any code of users.
+    /// The reach in a database without any code of users.
     #[cfg(test)]
     pub(crate) fn of_nothing_special() -> Reach {
         let row = |kind: &[u8]| vec![Some(kind.into()), Some(Box::default()), None];

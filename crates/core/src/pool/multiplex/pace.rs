@@ -314,7 +314,7 @@ impl Pace {
         let other = |base: u64, now: u64| base > 0 && (now > base * OTHER_LOAD || now * OTHER_LOAD < base);
         if (other(self.base_rate, rate) || other(self.base_response, response)) && self.calm >= CALM_WINDOWS {
             // The load is another one.
-            return self.begin_anew(rate, response);
+            return self.begin_again(rate, response);
         }
         // One statement of a hundred had to wake a server.
         let many_woken = seen.woken.saturating_mul(100) > seen.count && seen.busy_max > self.target;
@@ -401,7 +401,7 @@ impl Pace {
         }
     }
 
-    fn begin_anew(&mut self, rate: u64, response: u64) {
+    fn begin_again(&mut self, rate: u64, response: u64) {
         (self.base_rate, self.base_response) = (rate, response);
         self.keep_windows = KEEP_WINDOWS_MIN;
         self.next = Move::Double;

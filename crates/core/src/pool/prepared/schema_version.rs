@@ -431,7 +431,7 @@ fn is_first_to_fail(env: &Env, id: StatementId, parse_context: Option<ParseConte
     was_fine && env.statements.is_of_this_age(id)
 }
 
-/// What an error says of a statement that a server has prepared before.
+/// The meaning of an error for a statement that a server has prepared before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refusal {
     /// Its columns have changed, or the type of a parameter is gone.

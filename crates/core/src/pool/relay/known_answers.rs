@@ -58,7 +58,7 @@ enum Unfresh {
     Redefined,
     /// A table of the answer has changed.
     Changed,
-    /// It is not known yet whether a table of the answer has changed lately. The client may wait for that.
+    /// Whether a table of the answer has changed lately is not known yet. The client may wait for that.
     Unconfirmed,
     /// The client was not told in time that no table had changed.
     NotFresh,

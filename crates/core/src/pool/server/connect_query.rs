@@ -16,7 +16,7 @@ use crate::ids::ServerId;
 use crate::limits::SESSION_BYTES_MAX;
 use crate::pool::Pool;
 use crate::pool::server::asked::{AtLogin, Replies, ServerQuestion};
-use crate::pool::server::greeting::{IN_HOT_STANDBY, ServerGreeting, TOLD_ANEW};
+use crate::pool::server::greeting::{IN_HOT_STANDBY, ServerGreeting, TOLD_AGAIN};
 use crate::pool::session::content::Session;
 use crate::pool::session::pins::Touched;
 
@@ -146,7 +146,7 @@ impl Pool {
             if server.branch.is_primary() {
                 pool.freshness.confirm(cx.env.now.mono_us);
             }
-            for name in TOLD_ANEW {
+            for name in TOLD_AGAIN {
                 greeting.told(name).into_iter().for_each(|value| pool.greeting_telling(name, value));
             }
             self.learn_opened(id, &greeting, &login.params);

@@ -19,7 +19,7 @@ pub(crate) const IN_HOT_STANDBY: &[u8] = b"in_hot_standby";
 
 /// The parameters for which a server that is opened later may report other values, and which new clients are told as that server reports
 /// them: a name or an address may lead to another PostgreSQL now, or to the same one, promoted or upgraded.
-pub(crate) const TOLD_ANEW: [&[u8]; 2] = [IN_HOT_STANDBY, b"server_version"];
+pub(crate) const TOLD_AGAIN: [&[u8]; 2] = [IN_HOT_STANDBY, b"server_version"];
 
 /// The state of a server when it was ready for its first client.
 pub(crate) struct ServerGreeting {
