@@ -68,13 +68,18 @@ def test_a_forwarded_address_that_moves(pooled, followed, spare, link):  # noqa:
             assert row(pooler)["follow_state"] != "following" or hits(pooler) == before
 
 
-def test_settings_of_roles_that_a_server_has_not_seen(pooled, followed):  # noqa: F811
-    """A server keeps the settings that it logged in with. Its answers are not kept after ALTER ROLE; those of the next servers are."""
+def add_another_counted(followed):
+    """Makes a followed table of the same name in another schema, with another value."""
     followed.sql("create schema other")
     followed.sql("create table other.counted (id int primary key, value bigint)")
     followed.sql("insert into other.counted values (1, 500)")
     followed.sql("grant usage on schema other to public; grant all on other.counted to public")
     followed.sql("alter publication pgweir_cache add table other.counted")
+
+
+def test_settings_of_roles_that_a_server_has_not_seen(pooled, followed):  # noqa: F811
+    """A server keeps the settings that it logged in with. Its answers are not kept after ALTER ROLE; those of the next servers are."""
+    add_another_counted(followed)
     try:
         pooler = cached(pooled)
         # This server logs in before changes are followed, and before the role gets its setting.
@@ -96,11 +101,7 @@ def test_settings_of_roles_that_a_server_has_not_seen(pooled, followed):  # noqa
 
 def test_sessions_that_read_the_same_text_otherwise(pooled, followed):  # noqa: F811
     """search_path, role and temporary tables: the same text has other answers, and each session gets its own."""
-    followed.sql("create schema other")
-    followed.sql("create table other.counted (id int primary key, value bigint)")
-    followed.sql("insert into other.counted values (1, 500)")
-    followed.sql("grant usage on schema other to public; grant all on other.counted to public")
-    followed.sql("alter publication pgweir_cache add table other.counted")
+    add_another_counted(followed)
     followed.sql("revoke all on counted from public; grant select on counted to alice; grant bob to alice")
     text = "select value from counted where id = 1"
     try:
@@ -183,11 +184,7 @@ def test_a_reload_that_switches_what_ends_answers(pooled, followed):  # noqa: F8
 
 def test_off_and_on_again(pooled, followed):  # noqa: F811
     """RELOAD switches the cache off and on while sessions have different settings: their numbers begin again, and none gets the other's answer."""
-    followed.sql("create schema other")
-    followed.sql("create table other.counted (id int primary key, value bigint)")
-    followed.sql("insert into other.counted values (1, 500)")
-    followed.sql("grant usage on schema other to public; grant all on other.counted to public")
-    followed.sql("alter publication pgweir_cache add table other.counted")
+    add_another_counted(followed)
     text = "select value from counted where id = 1"
     try:
         pooler = cached(pooled)
