@@ -1,35 +1,31 @@
 //! One virtual address: looks at etcd and at the network interface at intervals, and does what [`Seen::step`] says.
 
+mod address;
+mod holder;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgweir_core::Shared;
 use pgweir_core::driver::Level;
 use pgweir_core::vip::VipReport;
-use pgweir_settings::SourceUrl;
 use tokio::select;
 use tokio::time::sleep;
 
 use super::Setup;
-use super::ahead::{Ahead, Question};
-use super::announce::{OtherAnnouncements, announce};
+use super::ahead::Ahead;
+use super::announce::OtherAnnouncements;
 use super::clients::Clients;
 use super::decide::{Holding, Lease, OldHolder, Purpose, Seen, Step};
 use super::interface::{self, Link};
 use super::lease::Register;
 use super::rights;
 use super::spec::Spec;
-use crate::commands::Program;
 use crate::log::Log;
-use crate::sources::http::{Call, Client, Reply};
+use crate::sources::http::Client;
 
 /// The maximum number of steps of a round: drop, ask, campaign, take, revoke.
 const STEPS_MAX: usize = 6;
-/// The time in which an address that was taken is announced in each round: an announcement may be lost, and for a moment the machine of a dead
-/// process may answer for the address, too.
-const ANNOUNCED_AT_FIRST: Duration = Duration::from_secs(3);
-/// The time between two announcements after that, for machines and switches that were cut off.
-const ANNOUNCE_AGAIN: Duration = Duration::from_secs(5);
 /// The pause after the address could not be set. Another pooler may take it.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// The minimum time between two rounds.
@@ -171,20 +167,6 @@ impl Duty {
                 None => {}
             }
             sleep(self.spec.period()).await;
-        }
-    }
-
-    /// Returns whether the process that has replaced this one has the address; `None` if that is not known.
-    async fn machine_has_address(&mut self) -> Option<bool> {
-        if self.spec.commands.is_none() {
-            self.look_at_link();
-            return Some(self.is_set());
-        }
-        // It has this one's name.
-        let url = SourceUrl::parse(&self.name()?).ok()?;
-        match ask_at(self.register.client(), &url, &self.spec).await.ok()? {
-            Reply { status: 200, .. } => Some(true),
-            reply => (reply.body.starts_with(b"no address")).then_some(false),
         }
     }
 
@@ -346,57 +328,6 @@ impl Duty {
         recent.map(|(_, why)| why.clone())
     }
 
-    /// Whether the pooler that had the lease last did not answer shortly before its lease ended.
-    fn is_last_gone(&mut self) -> bool {
-        // While no question is under way, the next one begins in the next round; and one that is not answered takes all of its time.
-        let age = (self.spec.question_lasts() + self.spec.period()) * 2;
-        let Duty { ahead, last, .. } = self;
-        last.as_deref().is_some_and(|last| ahead.is_gone(last, age))
-    }
-
-    /// Asks the pooler that has the lease ahead of its end, beside the other work.
-    fn ask_ahead(&mut self) {
-        if self.lease == Lease::Other
-            && let Some(holder) = &self.holder
-            && let Ok(url) = SourceUrl::parse(holder)
-        {
-            let question = self.question_at(url);
-            self.ahead.ask(holder, question);
-        }
-    }
-
-    /// Asks the pooler that had the lease last beside the other work; `None` if there is none that can be asked.
-    fn question(&self) -> Option<Question> {
-        let url = SourceUrl::parse(self.last.as_deref()?).ok()?;
-        Some(Question::begin(self.question_at(url)))
-    }
-
-    /// Returns the question to the pooler at this place.
-    fn question_at(&self, url: SourceUrl) -> impl Future<Output = OldHolder> + use<> {
-        let (client, spec) = (self.register.client().clone(), self.spec.clone());
-        async move { old_holder(&ask_at(&client, &url, &spec).await) }
-    }
-
-    /// Asks the pooler that has the lease, or had it last, whether it has the address and serves.
-    async fn ask(&self) -> OldHolder {
-        // The lease of a dead pooler would have ended: this one is renewed, although its pooler may not answer here.
-        if self.other_since.is_some_and(|since| since.elapsed() > self.spec.ttl * 2) {
-            return OldHolder::Serves;
-        }
-        let name = self.name();
-        let asked = match self.lease {
-            Lease::Other => self.holder.as_deref(),
-            _ => self.last.as_deref().filter(|last| name.as_deref() != Some(*last)),
-        };
-        let url = match asked.map(SourceUrl::parse) {
-            Some(Ok(url)) => url,
-            // A pooler that has the lease and cannot be asked may well serve.
-            Some(Err(_)) if self.lease == Lease::Other => return OldHolder::Serves,
-            _ => return OldHolder::Gone,
-        };
-        old_holder(&ask_at(self.register.client(), &url, &self.spec).await)
-    }
-
     /// Tries to get the lease.
     async fn campaign(&mut self) -> Campaign {
         let Some(me) = self.name() else { return Campaign::None };
@@ -415,110 +346,6 @@ impl Duty {
                 Campaign::None
             }
         }
-    }
-
-    async fn take(&mut self) {
-        let address = self.spec.address;
-        let said = match (&self.spec.commands, &self.link) {
-            (Some(commands), _) => self.run("vip_up_command", &commands.up).await,
-            (None, Ok(link)) => interface::set(link, address, self.spec.lifetime_s())
-                .map_err(|error| format!("the address cannot be set on {}: {error}", link.name)),
-            (None, Err(why)) => Err(why.clone()),
-        };
-        if let Err(why) = said {
-            self.failure = Some((Instant::now(), why));
-            if std::mem::replace(&mut self.holding, Holding::No) != Holding::No {
-                self.clients.end().await;
-            }
-            return;
-        }
-        self.failure = None;
-        self.is_set_by_command = true;
-        self.clients.address_is_back();
-        self.taken = Instant::now();
-        // Without the lease, only force takes the address.
-        let (taken, how) = match self.lease {
-            Lease::Own => (Holding::Taken, ""),
-            _ => (Holding::Forced, ", by force"),
-        };
-        if std::mem::replace(&mut self.holding, taken) == Holding::No {
-            self.log.write(Level::Log, &format!("vip {address}: this pooler has the address now{how}"));
-        }
-    }
-
-    /// Renews the lifetime of an address that is set. A failure shows when the kernel has removed the address.
-    fn renew(&self) {
-        if let (None, Ok(link)) = (&self.spec.commands, &self.link) {
-            let _ = interface::set(link, self.spec.address, self.spec.lifetime_s());
-        }
-    }
-
-    async fn remove(&mut self, seen: &Seen) {
-        self.clients.end().await;
-        let said = match (&self.spec.commands, &self.link) {
-            (Some(commands), _) => self.run("vip_down_command", &commands.down).await,
-            (None, Ok(link)) => interface::remove(link, self.spec.address)
-                .map_err(|error| format!("the address cannot be removed from {}: {error}", link.name)),
-            // With its interface the address is gone.
-            (None, Err(_)) => Ok(()),
-        };
-        // Some may have connected in the meantime.
-        self.clients.end_late();
-        self.is_set_by_command = false;
-        let held = std::mem::replace(&mut self.holding, Holding::No) != Holding::No;
-        if let Err(why) = said {
-            self.failure = Some((Instant::now(), why));
-        }
-        if held {
-            let line = format!(
-                "vip {}: this pooler does not have the address any more: {}",
-                self.spec.address,
-                self.reason(seen)
-            );
-            self.log.write(Level::Log, &line);
-        }
-    }
-
-    /// Returns the reason why the address was removed.
-    fn reason(&self, seen: &Seen) -> String {
-        match (seen.lease, &self.holder) {
-            _ if seen.purpose == Purpose::Leave => "it is given away".to_owned(),
-            _ if !seen.is_able => self.obstacle().unwrap_or_default(),
-            (Lease::Other, Some(holder)) => format!("{holder} has the lease"),
-            _ if seen.other_announces => "another machine announces it".to_owned(),
-            _ => "the kernel has removed it, because it was not renewed in time".to_owned(),
-        }
-    }
-
-    fn announce_if_due(&mut self, is_contested: bool) {
-        let is_due = self.taken.elapsed() < ANNOUNCED_AT_FIRST
-            || self.announced.is_none_or(|at| at.elapsed() >= ANNOUNCE_AGAIN);
-        if self.spec.commands.is_some() || !(is_due || is_contested) {
-            return;
-        }
-        if let Ok(link) = &self.link {
-            self.announced = Some(Instant::now());
-            let said = announce(link, self.spec.address.ip);
-            let fault = said.err().map(|error| format!("the address cannot be announced: {error}"));
-            self.say(1, Level::Warning, fault);
-        }
-    }
-
-    async fn run(&self, setting: &'static str, command: &str) -> Result<(), String> {
-        let interface =
-            self.link.as_ref().map(|link| link.name.clone()).unwrap_or_else(|_| self.spec.interface.clone());
-        let program = Program {
-            setting,
-            words: command,
-            arguments: Vec::new(),
-            variables: vec![
-                ("PGWEIR_VIP", self.spec.address.to_string()),
-                ("PGWEIR_VIP_INTERFACE", interface),
-            ],
-            limit: self.spec.ttl,
-            limit_setting: "vip_ttl",
-        };
-        program.run().await?.succeeded(setting)
     }
 
     /// Shows the present state, and logs what is wrong.
@@ -559,20 +386,6 @@ impl Duty {
             self.log.write(level, &format!("vip {}: {fault}", self.spec.address));
         }
         self.said[kind] = fault;
-    }
-}
-
-/// Asks the pooler at this place whether it has the address and serves.
-async fn ask_at(client: &Client, url: &SourceUrl, spec: &Spec) -> Result<Reply, String> {
-    let path = format!("/readyz?vip={}", spec.address.ip);
-    client.call(url, Call::get(&path), spec.question_lasts()).await
-}
-
-/// Returns what the answer of a pooler says about it. No answer is one, too.
-fn old_holder(reply: &Result<Reply, String>) -> OldHolder {
-    match reply {
-        Ok(reply) if reply.status == 200 => OldHolder::Serves,
-        _ => OldHolder::Gone,
     }
 }
 
