@@ -249,14 +249,3 @@ def test_serializable_transactions_are_left_to_postgresql(pooled, followed):  # 
         for _ in range(10):
             client.execute(READ, [1])
         assert hits(pooler) == before
-
-
-def test_a_cluster_is_not_followed(poolers, followed):  # noqa: F811
-    """A database of a cluster: the cache stays off, and SHOW CACHE says what to do."""
-    tail = f"{RULES}[nodes]\nm1 = host=127.0.0.1 port={followed.port}\n[clusters]\nmain = nodes=m1 check_user=poolauth\n"
-    pooler = cached(lambda **options: poolers({"app": "cluster=main"}, **options), rules=tail)
-    with pooler.connect() as client:
-        for _ in range(5):
-            client.execute(READ, [1])
-    shown = row(pooler)
-    assert shown["follow_state"] == "off" and "cluster" in shown["follow_reason"] and shown["hits"] == "0", shown

@@ -154,6 +154,12 @@ impl Config {
         of_user.or(of_database).or_else(of_cluster).unwrap_or((Route::Primary, "clusters"))
     }
 
+    /// Returns the route of the users without one of their own; `None` if the database has no cluster.
+    pub(crate) fn route_of_database(&self, db: &Database) -> Option<Route> {
+        let cluster = self.clusters.get(db.cluster.as_ref()?)?;
+        Some(db.route.unwrap_or(cluster.route))
+    }
+
     /// Returns whether this user's clients keep their standby, in a database with a cluster.
     pub fn balance(&self, db: &Database, user: &str) -> Balance {
         let of_cluster = || Some(self.clusters.get(db.cluster.as_ref()?)?.balance);

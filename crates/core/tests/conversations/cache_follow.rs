@@ -99,24 +99,34 @@ impl Following {
     }
 
     pub(super) fn answer(&mut self, step: Step) {
+        self.answer_as(step, &NODE);
+    }
+
+    /// The same of a server that says this of itself.
+    fn answer_as(&mut self, step: Step, node: &[&str]) {
         let catalog = [Some(&b"5,6"[..]), None, None, None];
         let (end, answer) = match step {
-            Step::Check => (self.monitor, checked(0, Some("150000"))),
+            Step::Check => (self.monitor, checked(1, Some(node[0]))),
             Step::Definitions => (self.monitor, definitions(["1", "2", "3"])),
             Step::Catalog => (
                 self.monitor,
                 [be::columns(), be::row_values(&catalog), be::complete("SELECT 1"), be::ready('I')].concat(),
             ),
-            Step::Identify => (self.stream, be::answer(&[&NODE])),
+            Step::Identify => (self.stream, be::answer(&[node])),
             Step::Slot => (self.stream, be::answer(&[&["slot", "0/100", "", ""]])),
             Step::Start => (self.stream, be::copy_both()),
         };
         self.rig.send(end, &answer);
     }
 
-    fn take(&mut self, step: Step) {
+    pub(super) fn take(&mut self, step: Step) {
+        self.take_as(step, &NODE);
+    }
+
+    /// The same at a server that says this of itself.
+    pub(super) fn take_as(&mut self, step: Step, node: &[&str]) {
         self.expects(step);
-        self.answer(step);
+        self.answer_as(step, node);
     }
 
     /// The monitor gets a probe, and answers it. The stream is read up to its position.

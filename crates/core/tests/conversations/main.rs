@@ -10,6 +10,7 @@ mod basics;
 mod begin;
 mod cache;
 mod cache_follow;
+mod cache_follow_clusters;
 mod cache_follow_faults;
 mod cache_hints;
 mod cache_reasons;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::error::{LoadError, Warning};
+use crate::route::Route;
 use crate::rules::routes::fits;
 use crate::syntax::value::Value;
 use crate::table::CacheRule;
@@ -119,8 +120,8 @@ impl Config {
         }
         Some(match self.databases.get(database) {
             None => Err("follow=wal needs a line of the database's own name in [databases]"),
-            Some(entry) if entry.cluster.is_some() => {
-                Err("this version does not follow databases of a cluster: use ttl_ms")
+            Some(entry) if self.route_of_database(entry) == Some(Route::Standby) => {
+                Err("the database reads at standbys only (route=standby), and their answers are not kept")
             }
             Some(entry) if entry.hosts.len() > 1 => {
                 Err("follow=wal needs one host, and the database has several: use ttl_ms")

@@ -177,6 +177,10 @@ impl Pool {
         let servers: Vec<ServerId> = self.servers.keys().collect();
         for id in servers {
             let Some(server) = self.servers.get_mut(id) else { continue };
+            if !server.branch.is_primary() {
+                // Answers of standbys are not kept.
+                continue;
+            }
             match server.state.kind() {
                 ServerKind::Idle => self.close_server(cx, id, REASON, CloseMode::Flush),
                 // It runs no statements of clients.

@@ -64,6 +64,7 @@ impl Worker {
     fn take_view<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &Arc<View>) {
         cx.env.clusters.views.insert(Arc::clone(&view.cluster), Arc::clone(view));
         self.for_pools(cx, |pool, cx| pool.follow_view(cx, view));
+        self.follow_primary(cx, view);
         self.follow_drain(cx, view);
         self.check_commands(cx);
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU64;
 use pgweir_settings::Config;
 use slotmap::SlotMap;
 
+use crate::cluster::view::View;
 use crate::context::{Cx, Env, Follower, Role};
 use crate::driver::Driver;
 use crate::ids::{PoolId, ServerId, SubscriptionId};
@@ -116,6 +117,16 @@ impl Worker {
         let Some(server) = pool.servers.keys().next() else { return };
         act(pool, cx, server);
         self.act_on_subscription(cx, id);
+    }
+
+    /// Follows a view of a cluster: its databases are followed at its primary.
+    pub(crate) fn follow_primary<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &View) {
+        let ids: Vec<SubscriptionId> = self.subscriptions.followed.keys().collect();
+        for id in ids {
+            let Some(known) = self.subscriptions.followed.get_mut(id) else { continue };
+            known.follow_view(cx, view);
+            self.act_on_subscription(cx, id);
+        }
     }
 
     fn act_on_subscription<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: SubscriptionId) {

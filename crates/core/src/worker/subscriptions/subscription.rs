@@ -1,11 +1,14 @@
 //! One database that is followed: the state of its two connections, the question that is asked next, and what is told to the workers.
 
+mod primary;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pgweir_settings::{Config, Database};
 
 use crate::cluster::answer::Lsn;
+use crate::cluster::view::Target;
 use crate::context::{Cx, Env};
 use crate::driver::{ConnId, Driver, Level};
 use crate::ids::PoolId;
@@ -51,6 +54,8 @@ pub(super) struct Subscription {
     pub(super) due_us: u64,
     /// The time until which a failed subscription waits, and then its next one (µs).
     retry_us: u64,
+    /// The primary that the connections were opened to, if the database has a cluster.
+    primary: Option<Target>,
     /// The reason of the last failure, so that it is logged once.
     failure: String,
     slot: String,
@@ -146,6 +151,7 @@ impl Subscription {
             asked: None,
             due_us: env.now.mono_us,
             retry_us: RETRY_US_MIN,
+            primary: None,
             failure: String::new(),
             slot: String::new(),
             probes_sent,
@@ -209,6 +215,9 @@ impl Subscription {
     }
 
     fn dial<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
+        if self.options.database.cluster.is_some() && !self.aim_at_primary(cx.env) {
+            return;
+        }
         self.phase = Phase::Dialing(cx.env.now.mono_us);
         self.due_us = cx.env.now.mono_us.saturating_add(SUBSCRIPTION_ANSWER_US_MAX);
         for serves in [Serves::Monitor, Serves::Stream] {
