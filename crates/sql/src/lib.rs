@@ -27,6 +27,7 @@ mod questions;
 mod reach;
 mod scan;
 mod setting_names;
+mod single_row;
 mod traits;
 
 pub use assignments::{Assignment, Unreadable, assignments};
@@ -43,4 +44,5 @@ pub use reach::{
     outside_name, sets_locally, varying_name,
 };
 pub use setting_names::SettingNames;
+pub use single_row::{ComparedValue, Equality, single_table_equalities};
 pub use traits::{Statements, Traits, Verb, traits};
