@@ -4,7 +4,7 @@ use pgweir_wire::Header;
 use pgweir_wire::backend::{self, Authentication, BackendKeyData, DataRow, ErrorFields, Negotiate};
 use pgweir_wire::backend::{NotificationResponse, ParameterStatus};
 use pgweir_wire::frontend::{self, BindHead, Close, Describe, Execute, Parse, Password, Query, SaslInitial};
-use pgweir_wire::replication::{CHANGE_BYTES_MAX, Change, Frame};
+use pgweir_wire::replication::{CHANGE_BYTES_MAX, Change, Frame, Relation, Rows};
 use pgweir_wire::startup::{Initial, parse_options, peek_initial};
 
 /// The input is what a client sends after its startup packet.
@@ -60,12 +60,26 @@ pub fn wire_replication(data: &[u8]) {
         let change = Change::parse(message, is_streamed);
         if message.first().is_some_and(|tag| Change::may_be_long(*tag)) {
             let beginning = &message[..message.len().min(CHANGE_BYTES_MAX)];
-            assert_eq!(Change::parse(beginning, is_streamed), change);
+            let table = |change: &Change<'_>| match change {
+                Change::Row { xid, table, .. } | Change::Relation { xid, table, .. } => Some((*xid, *table)),
+                _ => None,
+            };
+            let found = Change::parse(beginning, is_streamed);
+            assert_eq!(found.as_ref().map(table), change.as_ref().map(table));
         }
         match change {
             Ok(Change::StreamStart { .. }) => is_streamed = true,
             Ok(Change::StreamStop) => is_streamed = false,
-            Ok(Change::Tables { tables, .. }) => assert!(tables.len() <= message.len() / 4),
+            Ok(Change::Truncate { tables, .. }) => assert!(tables.len() <= message.len() / 4),
+            Ok(Change::Row { tag, rest, .. }) => {
+                let rows = Rows::parse(tag, rest).ok();
+                let tuples = rows.into_iter().flat_map(|rows| rows.old.into_iter().chain(rows.new));
+                tuples.for_each(|tuple| assert_eq!(tuple.values().count(), usize::from(tuple.len())));
+            }
+            Ok(Change::Relation { rest, .. }) => {
+                let columns = Relation::parse(rest).map_or(0, |relation| relation.columns().count());
+                assert!(columns <= rest.len());
+            }
             _ => {}
         }
     });

@@ -361,6 +361,25 @@ pub(crate) const AHEAD_BYTES_MAX: u64 = 1 << 40;
 /// of more.
 pub(crate) const UNSETTLED_MAX: usize = 64;
 
+/// Maximum number of keys in the transactions of [`UNSETTLED_MAX`]. A transaction for whose keys there is no room counts as one that has changed
+/// any row of the table.
+pub(crate) const UNSETTLED_KEYS_MAX: usize = 64;
+
+/// Maximum number of keys that are remembered of one transaction. The transaction counts as one that has changed any row of the tables for whose
+/// keys there is no room.
+pub(crate) const TRANSACTION_KEYS_MAX: usize = 64;
+
+/// Maximum length of a value in a row's key. Answers to statements with longer values depend on the whole table.
+pub(crate) const KEY_VALUE_BYTES_MAX: usize = 63;
+
+const _: () = assert!(KEY_VALUE_BYTES_MAX < 256, "the length of a value in a key is one byte");
+
+/// Maximum number of tables of a replication stream whose keys are read. Any change of another table concerns all its rows.
+pub(crate) const KEYED_TABLES_MAX: usize = 10_000;
+
+/// The number of keys of a table for which the keys without answers are first looked for.
+pub(crate) const WATCHED_KEYS_MIN: usize = 64;
+
 /// Maximum number of probes that were answered and are not confirmed. The oldest one is forgotten first.
 pub(crate) const UNCONFIRMED_PROBES_MAX: usize = 64;
 

@@ -27,7 +27,6 @@ mod questions;
 mod reach;
 mod scan;
 mod setting_names;
-mod single_row;
 mod traits;
 
 pub use assignments::{Assignment, Unreadable, assignments};
@@ -40,9 +39,8 @@ pub use marks::{Marks, keeps_parse_context};
 pub use prepared::{NameUse, executed_name, prepared_names};
 pub use questions::{Question, questions};
 pub use reach::{
-    AtStandby, NameRole, at_standby, certainly_reads, doubtful_part, find_name, name_hash, names_only_tables,
-    outside_name, sets_locally, varying_name,
+    AtStandby, ComparedValue, Equality, NameRole, at_standby, certainly_reads, doubtful_part, find_name,
+    name_hash, names_only_tables, outside_name, sets_locally, single_table_equalities, varying_name,
 };
 pub use setting_names::SettingNames;
-pub use single_row::{ComparedValue, Equality, single_table_equalities};
 pub use traits::{Statements, Traits, Verb, traits};

@@ -9,6 +9,7 @@ mod built_in;
 mod locals;
 mod one_server;
 mod outside;
+mod single_row;
 mod tables;
 mod varying;
 
@@ -18,6 +19,7 @@ use built_in::{FUNCTIONS, KEYWORDS};
 pub use locals::sets_locally;
 pub use one_server::{AtStandby, at_standby};
 pub use outside::outside_name;
+pub use single_row::{ComparedValue, Equality, single_table_equalities};
 pub use tables::names_only_tables;
 pub use varying::varying_name;
 

@@ -178,6 +178,19 @@ impl<'a> BindTail<'a> {
         Ok(Self { parameters, formats, result_formats })
     }
 
+    /// Reads the values of the parameters from the bytes after [`BindHead::tail`], in order. `None` is NULL.
+    ///
+    /// # Errors
+    ///
+    /// The bytes do not have as many formats and values as they say.
+    pub fn values(tail: &'a [u8]) -> Result<Vec<Option<&'a [u8]>>, WireError> {
+        let mut reader = Reader::new("Bind", tail);
+        let formats = reader.u16("number of parameter formats")?;
+        reader.take(usize::from(formats) * 2, "parameter formats")?;
+        let parameters = reader.u16("number of parameters")?;
+        (0..parameters).map(|_| reader.nullable("parameter")).collect()
+    }
+
     /// Returns for each parameter whether it is in binary format.
     pub fn binary_parameters(&self) -> impl Iterator<Item = bool> + 'a {
         let formats = self.formats;

@@ -3,8 +3,13 @@
 //! <https://www.postgresql.org/docs/current/protocol-replication.html> and
 //! <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>.
 //!
-//! Rows are not read: of a change only the number of its table is. A caller that has only the beginning of a long message may pass that:
-//! [`Change::parse`] needs no more than [`CHANGE_BYTES_MAX`] bytes of a change of a row. All other messages are read whole.
+//! Of a change of a row [`Change::parse`] reads the number of its table; the caller reads the rest if it needs the row's key ([`Rows`]). A caller
+//! that has only the beginning of a long message may pass that: [`Change::parse`] needs no more than [`CHANGE_BYTES_MAX`] bytes of it. All other
+//! messages are read whole.
+
+mod rows;
+
+pub use rows::{IDENTITY_PRIMARY_KEY, Relation, RelationColumn, Rows, Tuple, Value};
 
 use crate::error::WireError;
 use crate::frontend;
@@ -71,9 +76,9 @@ pub fn encode_status(out: &mut Vec<u8>, position: u64, wants_reply: bool) {
     });
 }
 
-/// A message of `pgoutput`, as far as it tells which transaction has changed which tables.
+/// A message of `pgoutput`, as far as it tells which transaction has changed what.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum Change<'a> {
     /// The changes of a transaction follow, all of them. The transaction is committed.
     Begin {
         /// The transaction, without its epoch.
@@ -84,13 +89,33 @@ pub enum Change {
         /// The position after the commit's record.
         end: u64,
     },
-    /// A row was inserted, updated or deleted, or tables were truncated.
-    Tables {
+    /// A row was inserted, updated or deleted.
+    Row {
         /// The transaction, or a part of it that can be rolled back by itself: only if the message is a part of a transaction that was not
         /// committed yet.
         xid: Option<u32>,
+        /// The table, by number.
+        table: u32,
+        /// The type of the message, for [`Rows::parse`].
+        tag: u8,
+        /// The rest of the message, as far as it was passed, for [`Rows::parse`].
+        rest: &'a [u8],
+    },
+    /// Tables were truncated.
+    Truncate {
+        /// As in [`Change::Row`].
+        xid: Option<u32>,
         /// The tables, by number.
         tables: Vec<u32>,
+    },
+    /// The description of a table, which holds for the rows that follow.
+    Relation {
+        /// As in [`Change::Row`].
+        xid: Option<u32>,
+        /// The table, by number.
+        table: u32,
+        /// The rest of the message, as far as it was passed, for [`Relation::parse`].
+        rest: &'a [u8],
     },
     /// Changes of a transaction follow that was not committed yet.
     StreamStart {
@@ -113,17 +138,17 @@ pub enum Change {
         /// The part that was rolled back; the same number as `xid` if it was all of the transaction.
         part: u32,
     },
-    /// A message that tells of no change: the description of a table or type, an origin, or the message of a program.
+    /// A message that tells of no change: the description of a type, an origin, or the message of a program.
     Other,
 }
 
-impl Change {
+impl<'a> Change<'a> {
     /// Reads a message of `pgoutput`. `is_streamed`: the message is between [`Change::StreamStart`] and [`Change::StreamStop`], where messages
     /// name their transaction.
     ///
     /// # Errors
     /// The message is unknown, or its length or a value in it is not allowed.
-    pub fn parse(message: &[u8], is_streamed: bool) -> Result<Change, WireError> {
+    pub fn parse(message: &'a [u8], is_streamed: bool) -> Result<Change<'a>, WireError> {
         let mut reader = Reader::new("pgoutput", message);
         match reader.u8("type")? {
             b'B' => {
@@ -137,9 +162,15 @@ impl Change {
                 reader.finish()?;
                 Ok(Change::Commit { end })
             }
-            b'I' | b'U' | b'D' => {
+            tag @ (b'I' | b'U' | b'D') => {
                 let xid = streamed(&mut reader, is_streamed)?;
-                Ok(Change::Tables { xid, tables: vec![reader.u32("table")?] })
+                let table = reader.u32("table")?;
+                Ok(Change::Row { xid, table, tag, rest: reader.rest() })
+            }
+            b'R' => {
+                let xid = streamed(&mut reader, is_streamed)?;
+                let table = reader.u32("table")?;
+                Ok(Change::Relation { xid, table, rest: reader.rest() })
             }
             b'T' => truncated(reader, is_streamed),
             b'S' => {
@@ -163,7 +194,7 @@ impl Change {
                 reader.finish()?;
                 Ok(Change::StreamAbort { xid, part })
             }
-            b'R' | b'Y' | b'O' | b'M' => Ok(Change::Other),
+            b'Y' | b'O' | b'M' => Ok(Change::Other),
             other => Err(reader.refuse("type", "a message of versions 1 and 2", u32::from(other))),
         }
     }
@@ -190,7 +221,7 @@ fn commit_end(reader: &mut Reader<'_>) -> Result<u64, WireError> {
     Ok(end)
 }
 
-fn truncated(mut reader: Reader<'_>, is_streamed: bool) -> Result<Change, WireError> {
+fn truncated(mut reader: Reader<'_>, is_streamed: bool) -> Result<Change<'_>, WireError> {
     let xid = streamed(&mut reader, is_streamed)?;
     let count = reader.u32("number of tables")?;
     if count > TRUNCATED_TABLES_MAX {
@@ -199,7 +230,7 @@ fn truncated(mut reader: Reader<'_>, is_streamed: bool) -> Result<Change, WireEr
     reader.u8("options")?;
     let tables = (0..count).map(|_| reader.u32("table")).collect::<Result<Vec<u32>, WireError>>()?;
     reader.finish()?;
-    Ok(Change::Tables { xid, tables })
+    Ok(Change::Truncate { xid, tables })
 }
 
 #[cfg(test)]
@@ -213,8 +244,16 @@ mod tests {
         parts.concat()
     }
 
-    fn parse(message: &[u8]) -> Result<Change, WireError> {
+    fn parse(message: &[u8]) -> Result<Change<'_>, WireError> {
         Change::parse(message, false)
+    }
+
+    /// The transaction and table of a change, which its beginning tells.
+    fn table_of(change: Change<'_>) -> Option<(Option<u32>, u32)> {
+        match change {
+            Change::Row { xid, table, .. } | Change::Relation { xid, table, .. } => Some((xid, table)),
+            _ => None,
+        }
     }
 
     #[test]
@@ -254,21 +293,24 @@ mod tests {
         assert_eq!(parse(&commit), Ok(Change::Commit { end: 77 }));
         for message in [begin, commit] {
             exact(&message, parse);
-            closed(&message, parse);
+            closed(&message, |bytes| parse(bytes).map(drop));
         }
-        for tag in [b"I", b"U", b"D"] {
-            let row = bytes(&[tag, &5u32.to_be_bytes(), b"N\0\x01t"]);
-            assert_eq!(parse(&row), Ok(Change::Tables { xid: None, tables: vec![5] }));
+        for tag in *b"IUD" {
+            let row = bytes(&[&[tag], &5u32.to_be_bytes(), b"N\0\x01t"]);
+            assert_eq!(parse(&row), Ok(Change::Row { xid: None, table: 5, tag, rest: b"N\0\x01t" }));
             assert!(parse(&row[..4]).is_err());
         }
+        let relation = bytes(&[b"R", &5u32.to_be_bytes(), b"s\0t\0d\0\0"]);
+        assert_eq!(parse(&relation), Ok(Change::Relation { xid: None, table: 5, rest: b"s\0t\0d\0\0" }));
+        assert!(parse(&relation[..4]).is_err());
     }
 
     #[test]
     fn all_truncated_tables_are_read() {
         let truncate = bytes(&[b"T", &2u32.to_be_bytes(), &[0], &5u32.to_be_bytes(), &6u32.to_be_bytes()]);
-        assert_eq!(parse(&truncate), Ok(Change::Tables { xid: None, tables: vec![5, 6] }));
+        assert_eq!(parse(&truncate), Ok(Change::Truncate { xid: None, tables: vec![5, 6] }));
         exact(&truncate, parse);
-        closed(&truncate, parse);
+        closed(&truncate, |bytes| parse(bytes).map(drop));
         let many = bytes(&[b"T", &u32::MAX.to_be_bytes(), &[0]]);
         assert!(matches!(parse(&many), Err(WireError::Value { .. })));
     }
@@ -279,10 +321,11 @@ mod tests {
         assert_eq!(parse(&start), Ok(Change::StreamStart { xid: 9 }));
         let row = bytes(&[b"I", &10u32.to_be_bytes(), &5u32.to_be_bytes(), b"N"]);
         assert_eq!(row.len(), CHANGE_BYTES_MAX + 1);
-        assert_eq!(Change::parse(&row, true), Ok(Change::Tables { xid: Some(10), tables: vec![5] }));
+        let expected = Change::Row { xid: Some(10), table: 5, tag: b'I', rest: b"N" };
+        assert_eq!(Change::parse(&row, true), Ok(expected));
         assert!(Change::parse(&row[..8], true).is_err());
         let truncate = bytes(&[b"T", &9u32.to_be_bytes(), &1u32.to_be_bytes(), &[0], &6u32.to_be_bytes()]);
-        assert_eq!(Change::parse(&truncate, true), Ok(Change::Tables { xid: Some(9), tables: vec![6] }));
+        assert_eq!(Change::parse(&truncate, true), Ok(Change::Truncate { xid: Some(9), tables: vec![6] }));
         assert_eq!(parse(b"E"), Ok(Change::StreamStop));
         let commit = bytes(&[b"c", &9u32.to_be_bytes(), &[0; 9], &77u64.to_be_bytes(), &[0; 8]]);
         assert_eq!(parse(&commit), Ok(Change::StreamCommit { xid: 9, end: 77 }));
@@ -290,7 +333,7 @@ mod tests {
         assert_eq!(parse(&abort), Ok(Change::StreamAbort { xid: 9, part: 10 }));
         for message in [start, commit, abort, b"E".to_vec()] {
             exact(&message, parse);
-            closed(&message, parse);
+            closed(&message, |bytes| parse(bytes).map(drop));
         }
     }
 
@@ -302,7 +345,7 @@ mod tests {
             assert_eq!(refused, !is_known, "{}", tag as char);
         }
         assert!(parse(b"").is_err());
-        for tag in *b"RYOM" {
+        for tag in *b"YOM" {
             assert!(Change::may_be_long(tag));
             assert_eq!(parse(&[tag]), Ok(Change::Other));
         }
@@ -317,7 +360,7 @@ mod tests {
             let whole = Change::parse(&message, is_streamed);
             if message.first().is_some_and(|tag| Change::may_be_long(*tag)) {
                 let beginning = &message[..message.len().min(CHANGE_BYTES_MAX)];
-                prop_assert_eq!(Change::parse(beginning, is_streamed), whole);
+                prop_assert_eq!(Change::parse(beginning, is_streamed).map(table_of), whole.map(table_of));
             }
         }
     }

@@ -175,6 +175,7 @@ impl Sum {
         self.cache.expired += cache.expired;
         self.cache.own_changes += cache.own_changes;
         self.cache.changed += cache.changed;
+        self.cache.row_changed += cache.row_changed;
         self.cache.not_fresh += cache.not_fresh;
         self.cache.unsettled += cache.unsettled;
         self.cache.redefined += cache.redefined;

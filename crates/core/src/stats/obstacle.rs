@@ -1,5 +1,24 @@
 //! The reasons why the query cache does not keep the answer to a statement, as SHOW STATEMENTS names them.
 
+/// What ends an answer that is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum KeptUntil {
+    /// Its age, or a change of one of its tables.
+    AgeOrTables,
+    /// A change of the one row that it depends on (`follow=wal`).
+    RowChanges,
+}
+
+impl KeptUntil {
+    /// Returns the words for SHOW STATEMENTS.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            KeptUntil::AgeOrTables => "yes",
+            KeptUntil::RowChanges => "yes, by key",
+        }
+    }
+}
+
 /// A reason why an answer is not kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Obstacle {

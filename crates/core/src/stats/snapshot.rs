@@ -322,6 +322,8 @@ pub struct CacheNumbers {
     pub redefined: u64,
     /// Of the misses, those whose kept answer was dropped because a table had changed (`follow=wal`).
     pub changed: u64,
+    /// Of `changed`, those whose answer depended on one row, which had changed, or any row of its table (`follow=wal`).
+    pub row_changed: u64,
     /// Of the misses, those whose client was not told in time that no table had changed (`follow=wal`).
     pub not_fresh: u64,
     /// Answers that were not kept because a table was changed while the statement ran, or shortly before (`follow=wal`).

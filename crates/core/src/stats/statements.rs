@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use crate::ids::PoolId;
 use crate::limits::{GROUP_BYTES_MAX, NAMES_FOLLOWED_MAX, RECENT_STATEMENTS, STATEMENT_TEXT_BYTES_MAX};
 use crate::stats::histogram::{Histogram, Slim};
-use crate::stats::obstacle::Obstacle;
+use crate::stats::obstacle::{KeptUntil, Obstacle};
 use crate::stats::snapshot::FollowedNumbers;
 use crate::stats::times::Split;
 
@@ -33,7 +33,7 @@ pub(crate) struct Known {
     pub(crate) cache_saved_us: u64,
     /// Whether the query cache kept the answer to the last execution, or why not. `None` if the statement has not been executed since the
     /// settings of the cache were last changed, and always without a cache.
-    pub(crate) kept: Option<Result<(), Obstacle>>,
+    pub(crate) kept: Option<Result<KeptUntil, Obstacle>>,
     /// The first execution ran in a transaction block.
     pub(crate) began_in_transaction: bool,
     /// The whole text without literals, if `text` has not all of it as the client wrote it. `None` also if it is too long.
@@ -380,7 +380,7 @@ impl StatementStats {
     }
 
     /// Notes whether the query cache kept the answer to the statement, or why not.
-    pub(crate) fn note_kept(&mut self, running: &Running, kept: Result<(), Obstacle>) {
+    pub(crate) fn note_kept(&mut self, running: &Running, kept: Result<KeptUntil, Obstacle>) {
         if running.key != 0
             && self.keys.get(running.place as usize) == Some(&running.key)
             && let Some(known) = self.places[running.place as usize].as_deref_mut()
@@ -389,15 +389,15 @@ impl StatementStats {
         }
     }
 
-    /// Notes that the query cache answered the statement. Returns the time at PostgreSQL that this saved (µs); 0 if the statement is not in
+    /// Notes that the query cache answered the statement with an answer that is `kept` until then. Returns the time at PostgreSQL that this saved (µs); 0 if the statement is not in
     /// the table.
-    pub(crate) fn note_hit(&mut self, pool: PoolId, fingerprint: u64) -> u64 {
+    pub(crate) fn note_hit(&mut self, pool: PoolId, fingerprint: u64, kept: KeptUntil) -> u64 {
         let Some(place) = self.index.get(&(self.key(pool, fingerprint) ^ self.seed)) else { return 0 };
         let Some(known) = self.places[*place as usize].as_deref_mut() else { return 0 };
         let saved_us = known.server_us().checked_div(known.calls).unwrap_or(0);
         known.cache_hits += 1;
         known.cache_saved_us += saved_us;
-        known.kept = Some(Ok(()));
+        known.kept = Some(Ok(kept));
         // Otherwise a statement would be dropped because the cache answers it.
         known.worth += saved_us + 1;
         saved_us
@@ -586,11 +586,11 @@ mod tests {
         run(&mut table, "select a from t", 100);
         run(&mut table, "select a from t", 300);
         let fingerprint = pgweir_sql::traits(b"select a from t").fingerprint;
-        table.note_hit(pool, fingerprint);
-        table.note_hit(pool, fingerprint);
-        table.note_hit(pool, 1);
+        table.note_hit(pool, fingerprint, KeptUntil::RowChanges);
+        table.note_hit(pool, fingerprint, KeptUntil::RowChanges);
+        table.note_hit(pool, 1, KeptUntil::RowChanges);
         let known = table.top(1)[0];
-        assert_eq!((known.calls, known.cache_hits, known.kept), (2, 2, Some(Ok(()))));
+        assert_eq!((known.calls, known.cache_hits, known.kept), (2, 2, Some(Ok(KeptUntil::RowChanges))));
         assert_eq!(known.cache_saved_us, 2 * (75 + 225) / 2);
         table.forget_kept();
         assert_eq!(table.top(1)[0].kept, None);

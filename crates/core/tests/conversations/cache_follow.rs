@@ -16,6 +16,8 @@ pub(super) struct Following {
     pub(super) rig: Rig,
     pub(super) monitor: End,
     pub(super) stream: End,
+    /// The tables that can be followed, as the catalog's question tells them.
+    pub(super) tables: &'static str,
 }
 
 /// The steps until the stream begins, in order.
@@ -48,10 +50,15 @@ pub(super) fn keepalive(position: u64, wants_reply: bool) -> Vec<u8> {
 
 /// A transaction that has changed the table, as the stream has it.
 pub(super) fn transaction(xid: u32, end: u64) -> Vec<u8> {
+    changes(xid, end, &[[b"I", &TABLE.to_be_bytes()[..], b"N\0\0"].concat()])
+}
+
+/// A transaction with these messages of the plugin, as the stream has it.
+pub(super) fn changes(xid: u32, end: u64, messages: &[Vec<u8>]) -> Vec<u8> {
     let data = |body: &[u8]| be::copy_data(&[b"w", &[0; 24][..], body].concat());
     [
         data(&[b"B", &[0; 16][..], &xid.to_be_bytes()].concat()),
-        data(&[b"I", &TABLE.to_be_bytes()[..], b"N\0\0"].concat()),
+        messages.iter().flat_map(|message| data(message)).collect(),
         data(&[b"C", &[0; 9][..], &end.to_be_bytes(), &[0; 8]].concat()),
     ]
     .concat()
@@ -68,7 +75,7 @@ impl Following {
         for end in [monitor, stream] {
             rig.send(end, &crate::rig::greeting());
         }
-        Following { rig, monitor, stream }
+        Following { rig, monitor, stream, tables: "5,6" }
     }
 
     /// The connections have taken the steps before this one: its question is asked.
@@ -104,7 +111,7 @@ impl Following {
 
     /// The same of a server that says this of itself.
     fn answer_as(&mut self, step: Step, node: &[&str]) {
-        let catalog = [Some(&b"5,6"[..]), None, None, None];
+        let catalog = [Some(self.tables.as_bytes()), None, None, None];
         let (end, answer) = match step {
             Step::Check => (self.monitor, checked(1, Some(node[0]))),
             Step::Definitions => (self.monitor, definitions(["1", "2", "3"])),
@@ -138,7 +145,12 @@ impl Following {
 
     /// Changes are followed, and answers may be kept.
     pub(super) fn opened(main: &str) -> Following {
-        let mut known = Following::dialed(main);
+        Following::opened_with(main, "5,6")
+    }
+
+    /// The same, with these tables.
+    pub(super) fn opened_with(main: &str, tables: &'static str) -> Following {
+        let mut known = Following { tables, ..Following::dialed(main) };
         STEPS.into_iter().for_each(|step| known.take(step));
         known.probed("10:10:", 0x100);
         known.rig.gets(known.stream);
@@ -178,6 +190,11 @@ impl Following {
 
     /// The server is asked for the tables of the statement that it has just run.
     pub(super) fn tells_tables(&mut self, server: End, tables: &str) {
+        self.tells_reads(server, tables, "{}");
+    }
+
+    /// The same, with the types of the statement's parameters.
+    pub(super) fn tells_reads(&mut self, server: End, tables: &str, types: &str) {
         self.gets(server, "pg_lock_status");
         let answer = [
             be::complete("BEGIN"),
@@ -188,7 +205,7 @@ impl Following {
             be::close_complete(),
             be::parse_complete(),
             be::bind_complete(),
-            be::row_values(&[Some(b"false"), Some(tables.as_bytes())]),
+            be::row_values(&[Some(b"false"), Some(tables.as_bytes()), Some(types.as_bytes())]),
             be::complete("SELECT 1"),
             be::close_complete(),
             be::close_complete(),

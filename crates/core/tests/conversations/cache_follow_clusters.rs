@@ -35,7 +35,7 @@ fn logged_in(mut rig: Rig, node: &str) -> Following {
         rig.connect(end);
         rig.send(end, &crate::rig::greeting());
     }
-    Following { rig, monitor, stream }
+    Following { rig, monitor, stream, tables: "5,6" }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod auth_query;
 mod basics;
 mod begin;
 mod cache;
+mod cache_by_key;
 mod cache_follow;
 mod cache_follow_clusters;
 mod cache_follow_faults;

@@ -86,6 +86,11 @@ fn cache(page: &mut Page, groups: &[Group<'_>]) {
             |sum| sum.cache.changed.into(),
         ),
         (
+            "pgweir_cache_row_changed_total",
+            "Of the answers that were dropped because a table had changed, those that depended on one row of it",
+            |sum| sum.cache.row_changed.into(),
+        ),
+        (
             "pgweir_cache_not_fresh_total",
             "Of the misses, those whose client was not told in time that no table had changed",
             |sum| sum.cache.not_fresh.into(),

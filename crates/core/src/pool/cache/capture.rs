@@ -52,7 +52,7 @@ pub(crate) struct Capture {
     pub(crate) key: Arc<[u8]>,
     pub(crate) sent: SentAt,
     /// The basis of an answer whose tables are followed; `None` if the rule has another condition.
-    pub(crate) fill: Option<Fill>,
+    fill: Option<Fill>,
     /// The types of the group's messages, in their order.
     asked: Box<[u8]>,
     /// The transaction status at the end of an answer that may be kept.
@@ -107,6 +107,17 @@ impl Capture {
         }
     }
 
+    /// Notes the basis of the answer.
+    pub(crate) fn set_fill(&mut self, fill: Option<Fill>) {
+        self.underway.add(fill.as_ref().map_or(0, Fill::bytes));
+        self.fill = fill;
+    }
+
+    /// Returns the basis of the answer; `None` if its tables are not followed.
+    pub(crate) fn fill(&self) -> Option<&Fill> {
+        self.fill.as_ref()
+    }
+
     /// Returns the answer, as far as it has arrived.
     pub(crate) fn answer(&self) -> &[u8] {
         &self.bytes
@@ -144,7 +155,8 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        self.underway.take(self.bytes.len() + self.key.len());
+        let fill_bytes = self.fill.as_ref().map_or(0, Fill::bytes);
+        self.underway.take(self.bytes.len() + self.key.len() + fill_bytes);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::pool::cache::wal::catalog::Outside;
 use crate::pool::cache::{answer_bytes_max, share_bytes};
 use crate::pool::catalog::reach::{Reads, Verdict};
 use crate::pool::relay::exchange::group::obstacle_of_text;
-use crate::stats::obstacle::Obstacle;
+use crate::stats::obstacle::{KeptUntil, Obstacle};
 use crate::stats::statements::Known;
 
 /// The length up to which a word of a text is shown in a reason: that of PostgreSQL's longest name.
@@ -50,10 +50,11 @@ impl Reason<'_> {
 }
 
 impl Pool {
-    /// Returns the column `cache` of a statement of this pool: `yes`, or why its answer is not kept.
+    /// Returns the column `cache` of a statement of this pool: `yes`, with what the answer depends on if that is one row, or why its answer is not kept.
     pub(crate) fn cache_column(&self, env: &Env, known: &Known) -> Box<str> {
+        let kept = known.kept.and_then(Result::ok).unwrap_or(KeptUntil::AgeOrTables);
         let reason = self.reason_not_kept(env, known);
-        reason.map_or_else(|| "yes".into(), |reason| reason.words().into_boxed_str())
+        reason.map_or_else(|| kept.words().into(), |reason| reason.words().into_boxed_str())
     }
 
     fn reason_not_kept<'a>(&self, env: &Env, known: &'a Known) -> Option<Reason<'a>> {

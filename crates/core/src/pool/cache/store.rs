@@ -89,6 +89,8 @@ pub(crate) struct Store {
     hasher: RandomState,
     held: HashMap<PoolId, Held>,
     underway: Underway,
+    /// The number of bytes that count in the bound and belong to no answer.
+    other_bytes: usize,
     serial: u64,
 }
 
@@ -106,6 +108,7 @@ impl Store {
             hasher: RandomState::new(),
             held: HashMap::new(),
             underway: Underway::default(),
+            other_bytes: 0,
             serial: 0,
         }
     }
@@ -139,7 +142,7 @@ impl Store {
         answer: &[u8],
         (sent, dependence): (SentAt, Option<Box<Dependence>>),
     ) -> Option<usize> {
-        let bytes = cost(&key, answer);
+        let bytes = cost(&key, answer, dependence.as_deref());
         if bytes > self.bytes_max {
             return None;
         }
@@ -148,7 +151,7 @@ impl Store {
             if kept.sent.at_us > sent.at_us {
                 return None;
             }
-            let (before, queue) = (cost(&key, &kept.answer), kept.queue);
+            let (before, queue) = (kept.cost(&key), kept.queue);
             (kept.answer, kept.sent, kept.dependence) = (answer.into(), sent, dependence);
             self.count(pool, queue, before, bytes);
             return Some(self.shrink());
@@ -182,6 +185,11 @@ impl Store {
         self.shrink()
     }
 
+    /// Sets the number of bytes that count in the bound and belong to no answer. They take room from the next answer that is kept on.
+    pub(crate) fn set_other_bytes(&mut self, bytes: usize) {
+        self.other_bytes = bytes;
+    }
+
     /// Drops all answers of a pool. Returns their number.
     pub(crate) fn drop_pool(&mut self, pool: PoolId) -> usize {
         let of_pool = |kept: &Kept| kept.pool == pool;
@@ -213,15 +221,17 @@ impl Store {
     }
 
     fn remove(&mut self, key: &Arc<[u8]>) {
-        if let Some(Kept { answer, pool, queue, .. }) = self.kept.remove(key) {
-            self.count(pool, queue, cost(key, &answer), 0);
+        if let Some(kept) = self.kept.remove(key) {
+            let Kept { pool, queue, .. } = kept;
+            self.count(pool, queue, kept.cost(key), 0);
             self.held.entry(pool).or_default().answers -= 1;
         }
     }
 
     fn shrink(&mut self) -> usize {
         let before = self.kept.len();
-        while self.bytes + self.underway.bytes() > self.bytes_max && !self.kept.is_empty() {
+        let outside = self.underway.bytes() + self.other_bytes;
+        while self.bytes + outside > self.bytes_max && !self.kept.is_empty() {
             if self.small_bytes > self.bytes_max / SMALL_SHARE || self.main.is_empty() {
                 self.evict_from_small();
             } else {
@@ -238,7 +248,7 @@ impl Store {
         let Some(kept) = self.kept.get_mut(&key).filter(|kept| kept.serial == serial) else { return };
         if kept.hits > 0 {
             (kept.hits, kept.queue) = (0, Queue::Main);
-            self.small_bytes -= cost(&key, &kept.answer);
+            self.small_bytes -= kept.cost(&key);
             self.main.push_back((key, serial));
             return;
         }
@@ -278,14 +288,19 @@ impl Store {
 }
 
 impl Kept {
+    /// Returns the number of bytes that the answer counts for.
+    fn cost(&self, key: &[u8]) -> usize {
+        cost(key, &self.answer, self.dependence.as_deref())
+    }
+
     /// Counts a hit: the answer is given to a client.
     pub(crate) fn note_hit(&mut self) {
         self.hits = (self.hits + 1).min(HITS_MAX);
     }
 }
 
-fn cost(key: &[u8], answer: &[u8]) -> usize {
-    key.len() + answer.len() + OVERHEAD_BYTES
+fn cost(key: &[u8], answer: &[u8], dependence: Option<&Dependence>) -> usize {
+    key.len() + answer.len() + OVERHEAD_BYTES + dependence.map_or(0, Dependence::bytes)
 }
 
 #[cfg(test)]
@@ -307,7 +322,7 @@ mod tests {
 
     /// A store with room for this number of answers.
     fn store(answers: usize) -> Store {
-        Store::new(answers * cost(&key(0), ANSWER))
+        Store::new(answers * cost(&key(0), ANSWER, None))
     }
 
     fn keep(store: &mut Store, number: u32) -> usize {
@@ -354,16 +369,22 @@ mod tests {
         assert_eq!(&*store.get(&key(1)).expect("it is kept").answer, b"new");
         store.keep(key(1), pool, b"newer", (sent(6), None));
         assert_eq!(&*store.get(&key(1)).expect("it is kept").answer, b"newer");
-        assert_eq!(store.held(pool), Held { answers: 1, bytes: cost(&key(1), b"newer") as u64, evicted: 0 });
+        assert_eq!(
+            store.held(pool),
+            Held { answers: 1, bytes: cost(&key(1), b"newer", None) as u64, evicted: 0 }
+        );
     }
 
     #[test]
     fn answers_under_way_take_room() {
         let mut store = store(4);
         (0..4).for_each(|number| assert_eq!(keep(&mut store, number), 0));
-        store.underway().add(2 * cost(&key(0), ANSWER));
+        store.underway().add(2 * cost(&key(0), ANSWER, None));
         assert_eq!(keep(&mut store, 5), 3);
-        store.underway().take(2 * cost(&key(0), ANSWER));
+        store.underway().take(2 * cost(&key(0), ANSWER, None));
+        assert_eq!(keep(&mut store, 6), 0);
+        store.set_other_bytes(2 * cost(&key(0), ANSWER, None));
+        assert_eq!(keep(&mut store, 7), 2);
         assert_eq!(
             store.keep(key(9), PoolId::default(), &[0; 4000], (sent(1), None)),
             None,
@@ -402,9 +423,9 @@ mod tests {
                         store.keep(key(number), PoolId::default(), &vec![0; len], (sent(1), None));
                     }
                 }
-                let sum: usize = store.kept.iter().map(|(key, kept)| cost(key, &kept.answer)).sum();
+                let sum: usize = store.kept.iter().map(|(key, kept)| kept.cost(key)).sum();
                 let small = store.kept.iter().filter(|(_, kept)| kept.queue == Queue::Small);
-                let small: usize = small.map(|(key, kept)| cost(key, &kept.answer)).sum();
+                let small: usize = small.map(|(key, kept)| kept.cost(key)).sum();
                 prop_assert_eq!((store.bytes, store.small_bytes), (sum, small));
                 prop_assert!(store.bytes <= 8_000);
                 prop_assert!(store.ghosts.len() <= store.kept.len().max(1));

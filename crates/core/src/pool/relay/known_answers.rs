@@ -32,6 +32,7 @@ use crate::pool::cache::{
 use crate::pool::client::isolation::is_read_committed;
 use crate::pool::client::state::{Account, ClientState, First, Waiting};
 use crate::pool::relay::exchange::group::Group;
+use crate::pool::relay::known_answers::keeping::kept_until;
 use crate::pool::{Pool, Step};
 use crate::stats::obstacle::Obstacle;
 use crate::stats::rare_path::RarePath;
@@ -58,6 +59,8 @@ enum Unfresh {
     Redefined,
     /// A table of the answer has changed.
     Changed,
+    /// The row that the answer depends on has changed.
+    RowChanged,
     /// Whether a table of the answer has changed lately is not known yet. The client may wait for that.
     Unconfirmed,
     /// The client was not told in time that no table had changed.
@@ -130,6 +133,7 @@ fn judge(
         Some(match stale {
             Stale::NotFollowed => Unfresh::Redefined,
             Stale::Changed => Unfresh::Changed,
+            Stale::RowChanged => Unfresh::RowChanged,
             Stale::NotFresh => Unfresh::Unconfirmed,
         })
     })
@@ -158,7 +162,7 @@ fn check_followed(
         account.seen_probe = account.seen_probe.max(dependence.seen());
         account.probe_wait = ProbeWait::No;
     }
-    if found != Err(Stale::Changed) && followed.wants_probe() {
+    if !matches!(found, Err(Stale::Changed | Stale::RowChanged)) && followed.wants_probe() {
         env.want(Effect::WantProbe(Arc::clone(database), false));
     }
     found.map(|_| ())
@@ -253,7 +257,8 @@ impl Pool {
                 numbers.expired += u64::from(matches!(unfresh, Some(Unfresh::Expired)));
                 numbers.own_changes += u64::from(matches!(unfresh, Some(Unfresh::OwnChange)));
                 numbers.redefined += u64::from(matches!(unfresh, Some(Unfresh::Redefined)));
-                numbers.changed += u64::from(matches!(unfresh, Some(Unfresh::Changed)));
+                numbers.changed += u64::from(matches!(unfresh, Some(Unfresh::Changed | Unfresh::RowChanged)));
+                numbers.row_changed += u64::from(matches!(unfresh, Some(Unfresh::RowChanged)));
                 numbers.not_fresh += u64::from(matches!(unfresh, Some(Unfresh::NotFresh)));
                 None
             }
@@ -321,7 +326,7 @@ impl Pool {
             Ok(basis) => basis,
             Err(Some(Unfresh::Unconfirmed)) => return self.await_probe(cx.env, id),
             Err(unfresh) => {
-                if let Some(Unfresh::Changed) = unfresh {
+                if let Some(Unfresh::Changed | Unfresh::RowChanged) = unfresh {
                     cache.store.drop_answer(&cache.key);
                 }
                 return Lookup::Miss(unfresh);
@@ -354,7 +359,8 @@ impl Pool {
             self.state.cache.age_max_us = self.state.cache.age_max_us.max(age_us);
             self.state.cache.ages.get_or_insert_default().record(age_us);
         }
-        self.state.cache.numbers.saved_us += cx.env.measured.stats.note_hit(self.id, group.statement);
+        self.state.cache.numbers.saved_us +=
+            cx.env.measured.stats.note_hit(self.id, group.statement, kept_until(kept.dependence.as_deref()));
         Lookup::Hit
     }
 

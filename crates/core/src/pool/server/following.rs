@@ -264,6 +264,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::cache::wal::decoder::ChangedRows;
 
     fn message(tag: u8, body: &[u8]) -> Vec<u8> {
         [&[tag][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
@@ -299,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_transaction_is_read_in_pieces_of_any_size() {
-        let committed = Committed { xid: 9, tables: vec![5], end: Lsn(77) };
+        let committed = Committed { xid: 9, tables: [(5, ChangedRows::All)].into(), end: Lsn(77) };
         let expected = [
             Streamed::Began,
             Streamed::Committed(committed),

@@ -54,6 +54,7 @@ impl Pool {
             following.map(|following| time_text(env, following.since_us)),
             following.and_then(|following| cell(following.stream()?.catalog().tables())),
             following.and_then(|following| cell(following.stream()?.lag_bytes)),
+            cell(numbers.row_changed),
         ]);
         row
     }

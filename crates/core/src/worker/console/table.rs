@@ -235,7 +235,7 @@ const PERCENTILES: [(&str, Type); 10] = [
     ("max_us", Numeric),
 ];
 
-const CACHE: [(&str, Type); 27] = [
+const CACHE: [(&str, Type); 28] = [
     ("database", Text),
     ("user", Text),
     ("state", Text),
@@ -263,6 +263,7 @@ const CACHE: [(&str, Type); 27] = [
     ("follow_since", Text),
     ("follow_tables", Numeric),
     ("lag_bytes", Numeric),
+    ("dropped_by_key", Numeric),
 ];
 
 const STATEMENTS: [(&str, Type); 19] = [

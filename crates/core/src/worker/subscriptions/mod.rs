@@ -172,6 +172,9 @@ impl Worker {
     ) {
         let now_us = cx.env.now.mono_us;
         news.iter().for_each(|news| cx.env.followed.take(database, news, now_us));
+        if let Some(cache) = cx.env.cache.as_deref_mut() {
+            cache.store.set_other_bytes(cx.env.followed.key_bytes());
+        }
         if news.iter().any(|news| matches!(news, News::Settings)) {
             for id in self.pool_ids_of(Some(database)) {
                 self.in_pool(cx, id, |pool, cx| pool.leave_old_settings(cx));

@@ -202,6 +202,19 @@ impl Definitions {
     }
 }
 
+/// The columns of the primary key of table `c`, in the order of the table, with the numbers of their types: if the key is the table's replica identity,
+/// and if two values of each are equal only if their texts are. An operator `=`, or an implicit cast, that was made for PostgreSQL's own types
+/// may compare in another way.
+const KEY: &str = "(SELECT string_agg(a.attname || '=' || a.atttypid::text, '+' ORDER BY a.attnum) \
+    FROM pg_index x JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey) \
+    LEFT JOIN pg_collation l ON l.oid = a.attcollation \
+    WHERE x.indrelid = c.oid AND x.indisprimary AND x.indimmediate AND x.indisvalid AND x.indnatts = x.indnkeyatts \
+    AND c.relreplident = 'd' \
+    AND NOT EXISTS (SELECT FROM pg_operator o WHERE o.oid >= 16384 AND o.oprname = '=' AND (o.oprleft < 16384 OR o.oprright < 16384)) \
+    AND NOT EXISTS (SELECT FROM pg_cast k WHERE k.oid >= 16384 AND k.castcontext = 'i' AND k.castsource < 16384) \
+    HAVING bool_and(a.atttypid IN (20, 21, 23, 25, 1043, 2950) AND a.attname ~ '^[A-Za-z_][A-Za-z0-9_$]*$' \
+    AND coalesce(l.collisdeterministic, a.attcollation = 0)))";
+
 /// Returns the question for the [`Catalog`]: the tables that can be followed, the functions of users, and operators and casts whose functions may
 /// read anything. A table can be followed if each change of it is in the stream under its own number, and no policy decides on its rows.
 pub(super) fn catalog(publication: &str, version: u32) -> String {
@@ -215,7 +228,7 @@ pub(super) fn catalog(publication: &str, version: u32) -> String {
     let is_pure = "(p.provolatile = 'i' AND p.prokind IN ('f', 'w') AND l.lanname IN ('c', 'internal'))";
     let is_built = "(p.provolatile <> 'v' AND l.lanname IN ('c', 'internal'))";
     format!(
-        "SELECT (SELECT string_agg(c.oid::text, ',') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+        "SELECT (SELECT string_agg(c.oid::text || coalesce(':' || {KEY}, ''), ',') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
          WHERE c.oid IN ({}) AND c.relkind = 'r' AND c.relpersistence = 'p' AND NOT c.relispartition \
          AND NOT c.relhassubclass AND NOT c.relrowsecurity AND NOT c.relhasrules \
          AND NOT EXISTS (SELECT FROM pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent)) \

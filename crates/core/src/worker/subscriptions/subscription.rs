@@ -2,6 +2,7 @@
 
 mod primary;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +15,8 @@ use crate::driver::{ConnId, Driver, Level};
 use crate::ids::PoolId;
 use crate::limits::SUBSCRIPTION_ANSWER_US_MAX;
 use crate::pool::cache::wal::catalog::Catalog;
-use crate::pool::cache::wal::changes::StampNumber;
+use crate::pool::cache::wal::changes::{StampNumber, Touched};
+use crate::pool::cache::wal::decoder::ChangedRows;
 use crate::pool::cache::wal::node::{self, Node};
 use crate::pool::cache::wal::probes::Probes;
 use crate::pool::cache::wal::stamp::Stamp;
@@ -264,7 +266,7 @@ impl Subscription {
                     let near = self.session.near.as_deref().ok_or("the stream came too early")?;
                     let xid = near.widen(committed.xid);
                     if !committed.tables.is_empty() {
-                        self.news.push(News::Changed(xid, committed.tables.into()));
+                        self.news.push(News::Changed(xid, self.touched(committed.tables)));
                     }
                     self.session.probes.advance(committed.end);
                 }
@@ -278,6 +280,15 @@ impl Subscription {
             self.session.acknowledged = position;
         }
         self.confirm()
+    }
+
+    /// Returns what a transaction has touched, by the keys that the workers know.
+    fn touched(&self, changed: BTreeMap<u32, ChangedRows>) -> Arc<[(u32, Touched)]> {
+        match &self.session.catalog {
+            Some(catalog) => catalog.touched(changed),
+            // Nothing is kept before the next catalog is known.
+            None => changed.into_keys().map(|table| (table, Touched::All)).collect(),
+        }
     }
 
     fn confirm(&mut self) -> Result<(), String> {

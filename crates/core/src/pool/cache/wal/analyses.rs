@@ -6,12 +6,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use crate::limits::{ANALYSES_MAX, ANALYSIS_ATTEMPTS_MAX, SEEN_ONCE_PLACES};
+use crate::pool::cache::wal::reads::Reads;
 
 /// The result of an analysis.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Analysis {
-    /// The statement reads these tables alone, and all of them can be followed.
-    Tables(Arc<[u32]>),
+    /// The statement reads this alone, and all of its tables can be followed.
+    Reads(Arc<Reads>),
     /// The statement reads something that cannot be followed.
     NotFollowed,
     /// The server has not answered this number of times.
@@ -21,8 +22,8 @@ pub(crate) enum Analysis {
 /// The state of a statement that is about to be executed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Known {
-    /// The statement depends on these tables.
-    Tables(Arc<[u32]>),
+    /// The statement depends on what it reads.
+    Reads(Arc<Reads>),
     /// The answer to the statement cannot be followed.
     NotFollowed,
     /// The statement is to be analysed after this execution.
@@ -49,7 +50,7 @@ impl Analyses {
     /// Returns what is known of a statement that is executed now. `key` is its text, types and reading.
     pub(crate) fn look_up(&mut self, key: &[u8]) -> Known {
         match self.known.get(key) {
-            Some(Analysis::Tables(tables)) => return Known::Tables(Arc::clone(tables)),
+            Some(Analysis::Reads(reads)) => return Known::Reads(Arc::clone(reads)),
             Some(Analysis::Failed(attempts)) if *attempts < ANALYSIS_ATTEMPTS_MAX => return Known::Wanted,
             Some(Analysis::NotFollowed | Analysis::Failed(_)) => return Known::NotFollowed,
             None => {}
@@ -87,8 +88,9 @@ mod tests {
         let mut analyses = Analyses::default();
         assert_eq!(analyses.look_up(b"a"), Known::FirstTime);
         assert_eq!(analyses.look_up(b"a"), Known::Wanted);
-        analyses.take(b"a"[..].into(), Some(Analysis::Tables([1, 2].into())));
-        assert_eq!(analyses.look_up(b"a"), Known::Tables([1, 2].into()));
+        let reads = Arc::new(Reads::of([1, 2].into(), None, b"a", &[]));
+        analyses.take(b"a"[..].into(), Some(Analysis::Reads(Arc::clone(&reads))));
+        assert_eq!(analyses.look_up(b"a"), Known::Reads(reads));
         analyses.take(b"b"[..].into(), Some(Analysis::NotFollowed));
         assert_eq!(analyses.look_up(b"b"), Known::NotFollowed);
     }

@@ -2,15 +2,20 @@
 //! A statement can be followed if it reads such tables alone, and if nothing else decides on its answer but the text, its values and the
 //! session's settings.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use pgweir_sql::{NameRole, certainly_reads, find_name, name_hash, outside_name};
+
+use crate::pool::cache::wal::changes::Touched;
+use crate::pool::cache::wal::decoder::ChangedRows;
+use crate::pool::cache::wal::row_key::KeyColumns;
 
 /// The catalog of a database.
 #[derive(PartialEq, Eq, Default, Debug)]
 pub(crate) struct Catalog {
-    /// The tables that can be followed, by number.
-    tables: HashSet<u32>,
+    /// The tables that can be followed, by number, with their primary keys if changes of their rows can be told apart.
+    tables: HashMap<u32, Option<KeyColumns>>,
     /// The names of functions of users that may depend on anything, as hashes in order.
     impure: Box<[u64]>,
     /// The names of functions of users that depend on their arguments alone, as hashes in order.
@@ -27,9 +32,15 @@ pub(crate) enum Outside<'a> {
 }
 
 impl Catalog {
-    /// Builds the value from lists as the server gives them: numbers separated by commas, names by line ends.
+    /// Builds the value from lists as the server gives them: tables separated by commas, a table with its key as in `16385:id=23+a=25`; names
+    /// by line ends.
     pub(crate) fn of(tables: &[u8], impure: &[u8], pure: &[u8]) -> Option<Catalog> {
-        let tables = numbers(tables)?.into_iter().collect();
+        let tables = std::str::from_utf8(tables).ok()?.split(',').filter(|part| !part.is_empty());
+        let tables = tables.map(|table| match table.split_once(':') {
+            Some((number, key)) => Some((number.parse().ok()?, KeyColumns::parse(key))),
+            None => Some((table.parse().ok()?, None)),
+        });
+        let tables = tables.collect::<Option<_>>()?;
         let hashes = |names: &[u8]| -> Box<[u64]> {
             let names = names.split(|byte| *byte == b'\n').filter(|name| !name.is_empty());
             let mut hashes: Vec<u64> = names.map(name_hash).collect();
@@ -47,7 +58,27 @@ impl Catalog {
 
     /// Whether all these tables can be followed.
     pub(crate) fn follows(&self, tables: &[u32]) -> bool {
-        tables.iter().all(|table| self.tables.contains(table))
+        tables.iter().all(|table| self.tables.contains_key(table))
+    }
+
+    /// Returns the primary key of the table if there is only this one, and if changes of its rows can be told apart.
+    pub(crate) fn key_of(&self, tables: &[u32]) -> Option<&KeyColumns> {
+        match tables {
+            [table] => self.tables.get(table)?.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Returns what a received transaction has touched. Rows count by their keys only if the stream has the same key of the table as this
+    /// catalog: answers depend on keys of this one.
+    pub(crate) fn touched(&self, changed: BTreeMap<u32, ChangedRows>) -> Arc<[(u32, Touched)]> {
+        let touched = changed.into_iter().map(|(table, rows)| match rows {
+            ChangedRows::Keys(columns, keys) if self.key_of(&[table]) == Some(&*columns) => {
+                (table, Touched::Rows(keys.into_iter().collect()))
+            }
+            ChangedRows::Keys(..) | ChangedRows::All => (table, Touched::All),
+        });
+        touched.collect()
     }
 
     /// Returns the reason why the answer to a text may depend on more than tables and settings; `None` if it certainly does not.

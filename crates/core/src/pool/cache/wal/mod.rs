@@ -8,6 +8,8 @@ pub(crate) mod changes;
 pub(crate) mod decoder;
 pub(crate) mod node;
 pub(crate) mod probes;
+pub(crate) mod reads;
+pub(crate) mod row_key;
 pub(crate) mod stamp;
 
 use std::collections::{HashMap, VecDeque};
@@ -18,10 +20,12 @@ use crate::limits::STAMPS_KEPT;
 use crate::pool::cache::capture::SentAt;
 use crate::pool::cache::wal::analyses::Analyses;
 use crate::pool::cache::wal::catalog::Catalog;
-use crate::pool::cache::wal::changes::{Changes, StampNumber};
+use crate::pool::cache::wal::changes::{Changes, Seen, StampNumber, Touched};
 use crate::pool::cache::wal::node::Node;
 use crate::pool::cache::wal::probes::Fresh;
+use crate::pool::cache::wal::reads::Subject;
 use crate::pool::cache::wal::stamp::Stamp;
+use crate::stats::obstacle::KeptUntil;
 
 /// What the worker that follows a database tells all workers. The order counts: a probe's stamp comes before its confirmation, and a
 /// transaction before the confirmation of a probe whose position is after it.
@@ -43,8 +47,8 @@ pub(crate) enum News {
     Ended(&'static str, Arc<str>),
     /// A probe was answered.
     Stamp(StampNumber, Arc<Stamp>),
-    /// A committed transaction was received: its number, and the tables that it has changed.
-    Changed(u64, Arc<[u32]>),
+    /// A committed transaction was received: its number, and what it has changed.
+    Changed(u64, Arc<[(u32, Touched)]>),
     /// A probe was confirmed; and the number of bytes of the log that are not read yet.
     Fresh(Fresh, u64),
 }
@@ -110,15 +114,15 @@ pub(crate) struct Followed {
 pub(crate) struct Fill {
     opened: u64,
     stamp: (StampNumber, Arc<Stamp>),
-    tables: Arc<[u32]>,
+    subject: Subject,
 }
 
 /// What a kept answer depends on.
 pub(crate) struct Dependence {
     opened: u64,
-    tables: Arc<[u32]>,
-    /// The number of received transactions when the answer was kept.
-    since: u64,
+    subject: Subject,
+    /// The changes that were received when the answer was kept.
+    changes: Seen,
     /// The number of the last probe that was sent before the answer was kept. A client that was given the answer needs a newer one.
     seen: u64,
 }
@@ -130,6 +134,8 @@ pub(crate) enum Stale {
     NotFollowed,
     /// A table was changed. The answer is of no use to anybody.
     Changed,
+    /// The row that the answer depends on was changed, or all rows of its table.
+    RowChanged,
     /// It is not known yet whether a table was changed lately.
     NotFresh,
 }
@@ -186,6 +192,12 @@ impl FollowedDatabases {
         self.databases.get(database).map_or(0, |following| following.servers_from_us)
     }
 
+    /// Returns the number of bytes that keys take which no answer has.
+    pub(crate) fn key_bytes(&self) -> usize {
+        let streams = self.databases.values().filter_map(Following::stream);
+        streams.map(|stream| stream.changes.key_bytes()).sum()
+    }
+
     /// Returns the stream of a database, if its answers may be kept and given.
     pub(crate) fn opened(&mut self, database: &str) -> Option<&mut Followed> {
         let stream = self.databases.get_mut(database)?.stream.as_deref_mut()?;
@@ -235,9 +247,9 @@ impl Followed {
                 self.stamps.push_back((now_us, *number, Arc::clone(stamp)));
                 self.wants_probe = false;
             }
-            News::Changed(xid, tables) => {
+            News::Changed(xid, touched) => {
                 let last = self.stamps.back().map(|(_, number, stamp)| (*number, &**stamp));
-                self.changes.receive(*xid, tables, last);
+                self.changes.receive(*xid, touched, last);
             }
             News::Fresh(fresh, lag_bytes) => (self.fresh, self.lag_bytes) = (Some(*fresh), *lag_bytes),
             News::Began(_) | News::Settings | News::Ended(..) => {}
@@ -269,27 +281,27 @@ impl Followed {
         !std::mem::replace(&mut self.wants_probe, true)
     }
 
-    /// Returns the basis for the answer to a statement that depends on these tables; `None` if there is none.
-    pub(crate) fn fill(&self, sent: SentAt, tables: Arc<[u32]>) -> Option<Fill> {
+    /// Returns the basis for the answer to a statement that depends on this subject; `None` if there is none.
+    pub(crate) fn fill(&self, sent: SentAt, subject: Subject) -> Option<Fill> {
         // After a change through pgweir, the tables of the statement may be others. They are known when the definitions were looked at again.
         self.looked.filter(|looked| *looked == sent.changes_made())?;
         // What was learned in the tick in which the statement was sent may have been learned after it.
         let opened = self.opened.filter(|_| self.opened_us < sent.at_us)?;
         let (_, number, stamp) = self.stamps.iter().rfind(|(learned_us, ..)| *learned_us < sent.at_us)?;
-        Some(Fill { opened, stamp: (*number, Arc::clone(stamp)), tables })
+        Some(Fill { opened, stamp: (*number, Arc::clone(stamp)), subject })
     }
 
     /// Returns what an answer depends on that is whole now and is to be kept; `None` if it must not be kept.
-    pub(crate) fn admit(&self, fill: &Fill) -> Option<Dependence> {
+    pub(crate) fn admit(&mut self, fill: &Fill) -> Option<Dependence> {
         let (number, stamp) = &fill.stamp;
         if self.opened != Some(fill.opened) {
             return None;
         }
-        let since = self.changes.admit(&fill.tables, (*number, stamp))?;
+        let changes = self.changes.admit(&fill.subject, (*number, stamp))?;
         Some(Dependence {
             opened: fill.opened,
-            tables: Arc::clone(&fill.tables),
-            since,
+            subject: fill.subject.clone(),
+            changes,
             seen: self.last_probe(),
         })
     }
@@ -305,12 +317,19 @@ impl Followed {
         if self.opened != Some(kept.opened) {
             return Err(Stale::NotFollowed);
         }
-        if !self.changes.are_unchanged(&kept.tables, kept.since) {
-            return Err(Stale::Changed);
+        if !self.changes.is_unchanged(&kept.subject, &kept.changes) {
+            return Err(if kept.is_by_key() { Stale::RowChanged } else { Stale::Changed });
         }
         let is_fresh =
             |fresh: &Fresh| fresh.number.0 > seen && now_us.saturating_sub(fresh.at_us) <= max_age_us;
         self.fresh.filter(is_fresh).ok_or(Stale::NotFresh)
+    }
+}
+
+impl Fill {
+    /// Returns the number of bytes that the value takes besides its own size.
+    pub(crate) fn bytes(&self) -> usize {
+        self.subject.bytes()
     }
 }
 
@@ -319,10 +338,27 @@ impl Dependence {
     pub(crate) fn seen(&self) -> u64 {
         self.seen
     }
+
+    /// Returns what ends the answer.
+    pub(crate) fn kept_until(&self) -> KeptUntil {
+        if self.is_by_key() { KeptUntil::RowChanges } else { KeptUntil::AgeOrTables }
+    }
+
+    /// Whether the answer depends on one row, so that changes of other rows leave it.
+    fn is_by_key(&self) -> bool {
+        matches!(self.subject, Subject::Row(..))
+    }
+
+    /// Returns the number of bytes that the value takes besides its own size.
+    pub(crate) fn bytes(&self) -> usize {
+        self.subject.bytes()
+    }
 }
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod stream_messages;
 
 #[cfg(test)]
 mod tests {
@@ -355,13 +391,17 @@ mod tests {
         followed
     }
 
+    fn all(table: u32) -> Subject {
+        Subject::Tables([table].into())
+    }
+
     fn sent(at_us: u64) -> SentAt {
         SentAt { at_us, age: 0, changes: 0 }
     }
 
     fn kept(followed: &mut FollowedDatabases) -> (Fill, Dependence) {
         let stream = followed.opened("db").expect("it is open");
-        let fill = stream.fill(sent(NOW + 1), [5].into()).expect("there is a stamp");
+        let fill = stream.fill(sent(NOW + 1), all(5)).expect("there is a stamp");
         let dependence = stream.admit(&fill).expect("nothing has changed");
         (fill, dependence)
     }
@@ -376,9 +416,9 @@ mod tests {
         let mut followed = opened();
         let (_, kept) = kept(&mut followed);
         assert_eq!(check(&mut followed, &kept), Ok(()));
-        tell(&mut followed, &[News::Changed(11, [6].into())], NOW);
+        tell(&mut followed, &[News::Changed(11, [(6, Touched::All)].into())], NOW);
         assert_eq!(check(&mut followed, &kept), Ok(()), "another table");
-        tell(&mut followed, &[News::Changed(12, [5].into())], NOW);
+        tell(&mut followed, &[News::Changed(12, [(5, Touched::All)].into())], NOW);
         assert_eq!(check(&mut followed, &kept), Err(Stale::Changed));
     }
 
@@ -406,7 +446,7 @@ mod tests {
             assert_eq!(check(&mut followed, &kept), Err(Stale::NotFollowed));
             let stream = followed.opened("db").expect("it is open");
             assert!(stream.admit(&fill).is_none());
-            assert!(stream.fill(sent(NOW), [5].into()).is_none(), "it was sent in the tick of the opening");
+            assert!(stream.fill(sent(NOW), all(5)).is_none(), "it was sent in the tick of the opening");
         }
     }
 
@@ -415,11 +455,11 @@ mod tests {
         let mut followed = opened();
         let changed = SentAt { changes: 1, ..sent(NOW + 1) };
         let stream = followed.opened("db").expect("it is open");
-        assert!(stream.fill(changed, [5].into()).is_none());
+        assert!(stream.fill(changed, all(5)).is_none());
         tell(&mut followed, &[News::Looked(changed.changes_made())], NOW);
         let stream = followed.opened("db").expect("it is open");
-        assert!(stream.fill(changed, [5].into()).is_some());
-        assert!(stream.fill(sent(NOW + 1), [5].into()).is_none(), "it was sent before the change");
+        assert!(stream.fill(changed, all(5)).is_some());
+        assert!(stream.fill(sent(NOW + 1), all(5)).is_none(), "it was sent before the change");
     }
 
     #[test]

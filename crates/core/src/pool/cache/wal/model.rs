@@ -1,7 +1,7 @@
 //! The rules against a model of PostgreSQL, in random runs. The model commits in steps, each with a delay of its own: the record is written, the
 //! stream sends the changes, the transaction becomes visible, its client is told. The stream may be behind; mail to the worker is in order, and
-//! late. Each answer that is given must have seen every change of its tables that was visible, or acknowledged, when the time began up to which
-//! the answer was said to be fresh.
+//! late. Each answer that is given must have seen every change of its tables, or of its row, that was visible, or acknowledged, when the time began
+//! up to which the answer was said to be fresh. The changes pass through the stream's own messages and their decoder.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,17 +11,104 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cluster::answer::Lsn;
+use crate::limits::TRANSACTION_KEYS_MAX;
+use crate::pool::cache::wal::decoder::{ChangedRows, Decoder};
 use crate::pool::cache::wal::probes::Probes;
+use crate::pool::cache::wal::row_key::row_key;
+use crate::pool::cache::wal::stream_messages::{
+    UNCHANGED, begin, commit, insert, relation, truncate, update,
+};
 
 const TABLES: u32 = 3;
+/// The tables whose rows are told apart by a key; the other one's replica identity is the whole row.
+const KEYED: u32 = 2;
+/// The keys that statements ask for.
+const KEYS: u8 = 3;
 const MAX_AGE_US: u64 = 400;
 /// The first transaction, near the place where 32 bits end.
 const FIRST_XID: u64 = (7 << 32) - 20;
 const PAGE: u64 = 8192;
 
+/// A change of a table.
+#[derive(Clone, Debug)]
+enum Write {
+    /// All rows are removed.
+    Truncate(u32),
+    /// A row with this key is written.
+    Row(u32, u8),
+    /// A row gets another key.
+    Move(u32, u8, u8),
+    /// More rows are written than a transaction's keys are remembered.
+    Many(u32),
+    /// A row is written whose key is stored apart, so that the stream does not tell it.
+    Apart(u32, u8),
+}
+
+impl Write {
+    fn table(&self) -> u32 {
+        match *self {
+            Write::Truncate(table)
+            | Write::Row(table, _)
+            | Write::Move(table, ..)
+            | Write::Many(table)
+            | Write::Apart(table, _) => table,
+        }
+    }
+
+    /// Whether it changes what an answer depends on.
+    fn touches(&self, read: &Read) -> bool {
+        match *read {
+            Read::Tables(ref tables) => tables.contains(&self.table()),
+            Read::Row(table, _) if table != self.table() => false,
+            Read::Row(_, key) => match *self {
+                Write::Truncate(_) | Write::Many(_) => true,
+                Write::Row(_, written) | Write::Apart(_, written) => written == key,
+                Write::Move(_, from, to) => from == key || to == key,
+            },
+        }
+    }
+
+    /// Returns the messages of the stream.
+    fn messages(&self) -> Vec<Vec<u8>> {
+        let text = |key: u8| key.to_string();
+        match *self {
+            Write::Truncate(table) => vec![truncate(table)],
+            Write::Row(table, key) => vec![insert(table, &[Some(&text(key)), Some("x")])],
+            Write::Move(table, from, to) => {
+                vec![update(table, &[Some(&text(from)), None], &[Some(&text(to)), Some("x")])]
+            }
+            Write::Many(table) => {
+                // The keys that statements ask for come last.
+                let keys = (0..=TRANSACTION_KEYS_MAX as u8).rev();
+                keys.map(|key| insert(table, &[Some(&text(key)), Some("x")])).collect()
+            }
+            Write::Apart(table, _) => vec![update(table, &[], &[Some(UNCHANGED), Some("x")])],
+        }
+    }
+}
+
+/// What a statement reads.
+#[derive(Clone, Debug)]
+enum Read {
+    Tables(BTreeSet<u32>),
+    Row(u32, u8),
+}
+
+impl Read {
+    fn subject(&self) -> Subject {
+        match self {
+            Read::Tables(tables) => Subject::Tables(tables.iter().copied().collect()),
+            Read::Row(table, key) => {
+                let text = key.to_string();
+                Subject::Row(*table, row_key([text.as_bytes()].into_iter()).expect("it is short"))
+            }
+        }
+    }
+}
+
 /// A transaction of the model.
 struct Transaction {
-    tables: Vec<u32>,
+    writes: Vec<Write>,
     /// The end of its commit's record; `None` before that is written.
     end: Option<u64>,
     is_sent: bool,
@@ -39,6 +126,8 @@ struct Model {
     /// What each moment showed: the time, and the visible transactions.
     history: Vec<(u64, BTreeSet<u64>)>,
     probes: Probes,
+    decoder: Decoder,
+    catalog: Arc<Catalog>,
     /// The probe that PostgreSQL has not run; its number.
     probe: Option<u64>,
     /// The answer to a probe that is on its way.
@@ -50,14 +139,14 @@ struct Model {
 /// A statement on its way.
 struct Statement {
     fill: Option<Fill>,
-    tables: Arc<[u32]>,
+    read: Read,
     /// The transactions that it has seen; `None` before it has run.
     saw: Option<BTreeSet<u64>>,
 }
 
 struct Answer {
     dependence: Dependence,
-    tables: Arc<[u32]>,
+    read: Read,
     saw: BTreeSet<u64>,
     /// The time at which the answer was kept.
     kept_us: u64,
@@ -66,7 +155,7 @@ struct Answer {
 /// A step of a run. Numbers choose among what there is.
 #[derive(Clone, Debug)]
 enum Step {
-    Begin(BTreeSet<u32>),
+    Begin(Vec<Write>),
     Record(usize),
     Send,
     Show(usize),
@@ -75,13 +164,13 @@ enum Step {
     RunProbe,
     TakeAnswer,
     Mail(usize),
-    Ask(BTreeSet<u32>),
+    Ask(Read),
     Run(usize),
     Finish(usize),
     Hit(usize),
     Wait(u64),
     /// A statement runs and is answered, without anything between.
-    Read(BTreeSet<u32>),
+    Read(Read),
     /// A probe, and all that is on its way, arrives.
     Settle,
 }
@@ -90,7 +179,7 @@ impl Step {
     /// Returns the single steps.
     fn parts(self) -> Vec<Step> {
         match self {
-            Step::Read(tables) => vec![Step::Ask(tables), Step::Run(usize::MAX), Step::Finish(usize::MAX)],
+            Step::Read(read) => vec![Step::Ask(read), Step::Run(usize::MAX), Step::Finish(usize::MAX)],
             Step::Settle => {
                 let mut parts = vec![Step::Probe, Step::RunProbe, Step::TakeAnswer];
                 parts.extend(vec![Step::Send; 4]);
@@ -112,6 +201,8 @@ impl Model {
             unsent: VecDeque::new(),
             history: Vec::new(),
             probes: Probes::default(),
+            decoder: Decoder::default(),
+            catalog: Arc::new(Catalog::of(b"0:id=23,1:id=23,2", b"", b"").expect("it is a catalog")),
             probe: None,
             answer: None,
             mail: VecDeque::new(),
@@ -140,9 +231,9 @@ impl Model {
 
     fn act(&mut self, step: &Step) {
         match step {
-            Step::Begin(tables) => {
-                let tables = tables.iter().copied().collect();
-                let began = Transaction { tables, end: None, is_sent: false, is_visible: false };
+            Step::Begin(writes) => {
+                let writes = writes.clone();
+                let began = Transaction { writes, end: None, is_sent: false, is_visible: false };
                 self.transactions.insert(self.next_xid, began);
                 self.next_xid += 1;
             }
@@ -163,8 +254,9 @@ impl Model {
                     let known = self.transactions.get_mut(&xid).expect("it has a record");
                     known.is_sent = true;
                     let near = self.snapshot();
-                    let tables: Arc<[u32]> = self.transactions[&xid].tables.as_slice().into();
-                    self.mail.push_back(News::Changed(near.widen(xid as u32), tables));
+                    let committed = self.decoded(xid, end);
+                    let touched = self.catalog.touched(committed);
+                    self.mail.push_back(News::Changed(near.widen(xid as u32), touched));
                     self.probes.advance(Lsn(end));
                     self.confirm();
                 }
@@ -177,7 +269,7 @@ impl Model {
             Step::Abort(number) => {
                 if let Some(xid) = self.choose(*number, |known| known.end.is_none() && !known.is_visible) {
                     let known = self.transactions.get_mut(&xid).expect("it was chosen");
-                    (known.is_visible, known.tables) = (true, Vec::new());
+                    (known.is_visible, known.writes) = (true, Vec::new());
                 }
             }
             Step::Probe if self.probe.is_none() && self.answer.is_none() => {
@@ -201,6 +293,19 @@ impl Model {
         }
     }
 
+    /// Returns what the decoder makes of a transaction.
+    fn decoded(&mut self, xid: u64, end: u64) -> BTreeMap<u32, ChangedRows> {
+        let mut messages = vec![begin(xid as u32)];
+        for table in 0..TABLES {
+            let identity = if table < KEYED { b'd' } else { b'f' };
+            messages.push(relation(table, identity, &[("ID", 23), ("a", 25)]));
+        }
+        messages.extend(self.transactions[&xid].writes.iter().flat_map(Write::messages));
+        messages.push(commit(end));
+        let taken = messages.iter().map(|message| self.decoder.take(message).expect("it is in order"));
+        taken.last().flatten().expect("it is committed").tables
+    }
+
     fn confirm(&mut self) {
         if let Some(fresh) = self.probes.confirm() {
             self.mail.push_back(News::Fresh(fresh, 0));
@@ -220,7 +325,8 @@ fn run(steps: Vec<Step>) -> usize {
     let mut followed = FollowedDatabases::default();
     let node = Node { started_us: 1, system: 2, database: 3 };
     let began = Began { probes_sent: Arc::clone(&model.sent), node };
-    for news in [News::Began(began), News::Looked(ChangesMade::default()), News::Opened(1)] {
+    let catalog = News::Catalog(Arc::clone(&model.catalog));
+    for news in [News::Began(began), catalog, News::Looked(ChangesMade::default()), News::Opened(1)] {
         followed.take(&name, &news, model.now_us);
     }
     let mut statements: Vec<Statement> = Vec::new();
@@ -241,24 +347,23 @@ fn run(steps: Vec<Step>) -> usize {
                     }
                 }
             }
-            Step::Ask(tables) => {
-                let tables: Arc<[u32]> = tables.iter().copied().collect();
-                let fill = stream.fill(SentAt { at_us: now_us, age: 0, changes: 0 }, Arc::clone(&tables));
-                statements.push(Statement { fill, tables, saw: None });
+            Step::Ask(read) => {
+                let fill = stream.fill(SentAt { at_us: now_us, age: 0, changes: 0 }, read.subject());
+                statements.push(Statement { fill, read: read.clone(), saw: None });
             }
             Step::Run(number) if !statements.is_empty() => {
                 let at = place(*number, statements.len());
                 statements[at].saw.get_or_insert_with(|| model.visible());
             }
             Step::Finish(number) if !statements.is_empty() => {
-                let Statement { fill, tables, saw } = statements.remove(place(*number, statements.len()));
+                let Statement { fill, read, saw } = statements.remove(place(*number, statements.len()));
                 let Some(saw) = saw else { continue };
                 // The client gets the answer, whether or not it is kept.
                 let (last_seen, last_given) = &mut clients[place(*number, 3)];
                 *last_seen = stream.last_probe();
                 last_given.extend(saw.iter().copied());
                 if let Some(dependence) = fill.and_then(|fill| stream.admit(&fill)) {
-                    answers.push(Answer { dependence, tables, saw, kept_us: now_us });
+                    answers.push(Answer { dependence, read, saw, kept_us: now_us });
                 }
             }
             Step::Hit(number) if !answers.is_empty() => {
@@ -273,7 +378,7 @@ fn run(steps: Vec<Step>) -> usize {
                 let due = visible.map(|(_, visible)| visible.clone()).unwrap_or_default();
                 for xid in due.iter().chain(&*last_given) {
                     let touches =
-                        model.transactions[xid].tables.iter().any(|table| answer.tables.contains(table));
+                        model.transactions[xid].writes.iter().any(|write| write.touches(&answer.read));
                     assert!(
                         !touches || answer.saw.contains(xid),
                         "an answer that was kept at {} has not seen {xid}, which was visible at {}",
@@ -291,9 +396,19 @@ fn run(steps: Vec<Step>) -> usize {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let tables = || prop::collection::btree_set(0..TABLES, 1..3);
+    let keyed = || (0..KEYED, 0..KEYS);
+    let write = prop_oneof![
+        8 => (0..TABLES, 0..KEYS).prop_map(|(table, key)| Write::Row(table, key)),
+        4 => (0..TABLES, 0..KEYS, 0..KEYS).prop_map(|(table, from, to)| Write::Move(table, from, to)),
+        1 => (0..TABLES).prop_map(Write::Truncate),
+        1 => (0..TABLES).prop_map(Write::Many),
+        1 => (0..TABLES, 0..KEYS).prop_map(|(table, key)| Write::Apart(table, key)),
+    ];
+    let tables = prop::collection::btree_set(0..TABLES, 1..3).prop_map(Read::Tables);
+    let row = keyed().prop_map(|(table, key)| Read::Row(table, key));
+    let read = prop_oneof![1 => tables, 2 => row].boxed();
     prop_oneof![
-        2 => tables().prop_map(Step::Begin),
+        2 => prop::collection::vec(write, 1..3).prop_map(Step::Begin),
         3 => any::<usize>().prop_map(Step::Record),
         4 => Just(Step::Send),
         3 => any::<usize>().prop_map(Step::Show),
@@ -302,12 +417,12 @@ fn step() -> impl Strategy<Value = Step> {
         5 => Just(Step::RunProbe),
         5 => Just(Step::TakeAnswer),
         9 => (0usize..4).prop_map(Step::Mail),
-        4 => tables().prop_map(Step::Ask),
+        4 => read.clone().prop_map(Step::Ask),
         4 => any::<usize>().prop_map(Step::Run),
         4 => any::<usize>().prop_map(Step::Finish),
         16 => any::<usize>().prop_map(Step::Hit),
         1 => (1u64..200).prop_map(Step::Wait),
-        4 => tables().prop_map(Step::Read),
+        4 => read.prop_map(Step::Read),
         5 => Just(Step::Settle),
         6 => Just(Step::Hit(usize::MAX)),
     ]

@@ -22,7 +22,7 @@ use crate::pool::client::state::ClientState;
 use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::preamble::{Ahead, LinkPhase, Part, Preamble};
 use crate::pool::server::following::analysis::AnalysisWanted;
-use crate::stats::obstacle::Obstacle;
+use crate::stats::obstacle::{KeptUntil, Obstacle};
 use crate::stats::rare_path::RarePath;
 
 /// The bytes of a linked client that are about to be sent to its server while there is a cache.
@@ -47,6 +47,11 @@ impl Keepable {
     }
 }
 
+/// Returns what ends an answer with this dependence.
+pub(super) fn kept_until(dependence: Option<&Dependence>) -> KeptUntil {
+    dependence.map_or(KeptUntil::AgeOrTables, Dependence::kept_until)
+}
+
 /// An answer is not kept: it may not have seen a change of one of its tables.
 struct JustChanged;
 
@@ -56,7 +61,7 @@ fn dependence_of(
     database: &str,
     capture: &Capture,
 ) -> Result<Option<Box<Dependence>>, JustChanged> {
-    let Some(fill) = &capture.fill else { return Ok(None) };
+    let Some(fill) = capture.fill() else { return Ok(None) };
     let admitted = followed.opened(database).and_then(|followed| followed.admit(fill));
     admitted.map(|dependence| Some(Box::new(dependence))).ok_or(JustChanged)
 }
@@ -210,6 +215,7 @@ impl Pool {
         // With coalesce, whether others wait is no matter of the statement.
         let is_decided = kept.is_err() || env.rules.config.main.query_cache == Switch::Coalesce;
         if let Some(server) = self.servers.get(ids.1).filter(|_| is_decided) {
+            let kept = kept.map(|()| KeptUntil::AgeOrTables);
             env.measured.stats.note_kept(&server.work.running, kept);
         }
     }
@@ -256,7 +262,7 @@ impl Pool {
             }
         };
         let mut capture = cache.capture(env, (id, statement), messages, (sent, begin.is_some()));
-        capture.fill = fill;
+        capture.set_fill(fill);
         if let Some(server) = self.servers.get_mut(server_id) {
             server.incoming.capture = Some(Box::new(capture));
         }
@@ -282,7 +288,7 @@ impl Pool {
         let known = followed.analyses.look_up(&key);
         let outside = match known {
             // The text was looked at before.
-            Known::Tables(_) => names_day(messages),
+            Known::Reads(_) => names_day(messages),
             _ => followed.catalog().outside(text, messages).is_some(),
         };
         if outside {
@@ -293,7 +299,7 @@ impl Pool {
             return Err(Obstacle::OtherServer);
         }
         match known {
-            Known::Tables(tables) => followed.fill(sent, tables).ok_or(Obstacle::NotFollowed),
+            Known::Reads(reads) => followed.fill(sent, reads.subject(messages)).ok_or(Obstacle::NotFollowed),
             Known::NotFollowed => Err(Obstacle::Unpublished),
             Known::FirstTime => Err(Obstacle::Unanalysed),
             Known::Wanted => {
@@ -330,7 +336,8 @@ impl Pool {
                     numbers.unsettled += 1;
                 }
                 Ok(dependence) => {
-                    stats.note_kept(&capture.statement, Ok(()));
+                    let until = kept_until(dependence.as_deref());
+                    stats.note_kept(&capture.statement, Ok(until));
                     let (key, sent) = (Arc::clone(&capture.key), capture.sent);
                     let kept = cache.store.keep(key, self.id, capture.answer(), (sent, dependence));
                     numbers.fills += u64::from(kept.is_some());

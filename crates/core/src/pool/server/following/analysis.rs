@@ -12,6 +12,7 @@ use crate::ids::ServerId;
 use crate::pool::Pool;
 use crate::pool::cache::wal::analyses::Analysis;
 use crate::pool::cache::wal::catalog::numbers;
+use crate::pool::cache::wal::reads::Reads;
 use crate::pool::relay::hidden::{ASIDE, encode_aside};
 use crate::pool::relay::ledger::{Entry, Kind, Owner, Purpose};
 use crate::pool::server::asked::{Replies, ServerQuestion};
@@ -34,10 +35,13 @@ const NAME: &[u8] = b"PGWEIR_CACHE";
 /// Begins the transaction. A lock that another session holds is hardly waited for.
 const BEGIN: &[u8] = b"BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL lock_timeout = 100; SET LOCAL statement_timeout = 1000";
 
-/// Whether the server is a standby, and the relations that the session has locked. `pg_lock_status` itself locks none.
+/// Whether the server is a standby, the relations that the session has locked, and the types of the statement's parameters. `pg_lock_status` itself
+/// locks none.
 const LOCKS: &[u8] = b"SELECT pg_catalog.pg_is_in_recovery()::pg_catalog.text, \
     (SELECT pg_catalog.string_agg(l.relation::pg_catalog.text, ',') FROM pg_catalog.pg_lock_status() AS l \
-    WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() AND l.locktype OPERATOR(pg_catalog.=) 'relation'::pg_catalog.text)";
+    WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() AND l.locktype OPERATOR(pg_catalog.=) 'relation'::pg_catalog.text), \
+    (SELECT p.parameter_types::pg_catalog.oid[]::pg_catalog.text FROM pg_catalog.pg_prepared_statement() AS p \
+    WHERE p.name OPERATOR(pg_catalog.=) 'PGWEIR_CACHE'::pg_catalog.text)";
 
 impl Pool {
     /// Asks a released server about the last statement of the client that has left it, if that statement is to be analysed. Returns whether the
@@ -86,28 +90,33 @@ impl Pool {
         if let Some(followed) = cx.env.followed.opened(&self.state.database)
             && followed.number() == Some(wanted.opened)
         {
-            let tables = found.map(|tables| {
-                if followed.catalog().follows(&tables) {
-                    Analysis::Tables(tables)
+            let catalog = followed.catalog();
+            let found = found.map(|(tables, types)| {
+                if catalog.follows(&tables) {
+                    let columns = catalog.key_of(&tables);
+                    Analysis::Reads(Arc::new(Reads::of(tables, columns, &wanted.text, &types)))
                 } else {
                     Analysis::NotFollowed
                 }
             });
-            followed.analyses.take(wanted.key, tables);
+            followed.analyses.take(wanted.key, found);
         }
         self.free_server(cx, id);
     }
 }
 
-/// Reads the answer; `None` if the server has refused it, or is a standby.
-fn read(answer: &Replies) -> Option<Arc<[u32]>> {
+/// Reads the answer: the tables, and the types of the parameters. `None` if the server has refused it, or is a standby.
+fn read(answer: &Replies) -> Option<(Arc<[u32]>, Vec<u32>)> {
     if answer.failed.is_some() {
         return None;
     }
     let [row] = answer.rows.as_slice() else { return None };
-    let [recovery, tables] = row.as_slice() else { return None };
+    let [recovery, tables, types @ ..] = row.as_slice() else { return None };
     let tables = numbers(tables.as_deref().unwrap_or_default())?;
-    (recovery.as_deref() == Some(&b"false"[..])).then(|| tables.into())
+    // Without the types, no parameter is the key of a row.
+    let types = types.first().and_then(|types| types.as_deref()).unwrap_or(b"{}");
+    let types = numbers(types.strip_prefix(b"{")?.strip_suffix(b"}")?)?;
+    (recovery.as_deref() == Some(&b"false"[..])).then(|| (tables.into(), types))
 }
 
 #[cfg(test)]
@@ -122,8 +131,11 @@ mod tests {
     #[test]
     fn only_a_whole_answer_of_a_primary_counts() {
         let tables: Arc<[u32]> = [5, 6].into();
-        assert_eq!(read(&answer(&[Some("false"), Some("5,6")])), Some(tables));
-        assert_eq!(read(&answer(&[Some("false"), None])), Some([].into()), "no table is read");
+        let typed = answer(&[Some("false"), Some("5,6"), Some("{23,2950}")]);
+        assert_eq!(read(&typed), Some((Arc::clone(&tables), vec![23, 2950])));
+        assert_eq!(read(&answer(&[Some("false"), Some("5,6"), None])), Some((tables, vec![])));
+        assert_eq!(read(&answer(&[Some("false"), None, Some("{}")])), Some(([].into(), vec![])), "no table");
+        assert_eq!(read(&answer(&[Some("false"), Some("5"), Some("23")])), None);
         assert_eq!(read(&answer(&[Some("true"), Some("5,6")])), None);
         assert_eq!(read(&answer(&[Some("false"), Some("5,x")])), None);
         assert_eq!(read(&answer(&[None, Some("5")])), None);

@@ -1,0 +1,294 @@
+"""`follow=wal`, answers that depend on one row: changes of other rows leave them, changes of the row, and all that may be one, end them."""
+
+import pytest
+from test_query_cache_wal import MAX_AGE_S, READ, hits, reason, row, until_hit
+from test_query_cache_wal_versions import begun
+
+from harness.cluster import DISTRIBUTION
+from harness.machine import eventually
+
+SUM = "select coalesce(sum(value), 0)::bigint from counted"
+BY_KEY = "yes, by key"
+
+
+@pytest.fixture(params=sorted({DISTRIBUTION, "18"}))
+def server(request, cluster_of):
+    """A PostgreSQL with a published table of counters."""
+    server = cluster_of(request.param)
+    server.end_all_backends()
+    for statement in (
+        "drop publication if exists pgweir_cache",
+        "drop table if exists counted cascade",
+        "create table counted (id int primary key, value bigint, more text)",
+        "insert into counted select n, 0 from generate_series(1, 100) n",
+        "grant all on counted to public",
+        "create publication pgweir_cache for table counted",
+    ):
+        server.sql(statement)
+    yield server
+    server.sql("drop publication if exists pgweir_cache")
+    server.sql("drop table if exists counted cascade")
+
+
+class Watched:
+    """A pooler, and a client whose answer to a statement by key is kept."""
+
+    def __init__(self, pooler, server, client, *statement):
+        self.pooler, self.server, self.client, self.statement = pooler, server, client, statement
+        self.answer = until_hit(pooler, client, *statement)
+        self.dropped = self._dropped()
+
+    def _dropped(self):
+        return int(row(self.pooler)["dropped_by_key"])
+
+    def _after(self, change):
+        """Makes a change past the pooler, and waits until the pooler has received it: an answer that depends on the whole table has it."""
+        with self.server.connect() as outside:
+            for statement in [change] if isinstance(change, str) else change:
+                outside.execute(statement)
+            now = outside.execute(SUM).fetchone()
+        eventually(lambda: self.client.execute(SUM).fetchone() == now, f"{change} is received", timeout_s=MAX_AGE_S + 20)
+
+    def outlives(self, change):
+        """The change leaves the answer: the cache gives it again, and has not dropped it meanwhile."""
+        self._after(change)
+        assert until_hit(self.pooler, self.client, *self.statement) == self.answer, change
+        assert self._dropped() == self.dropped, change
+
+    def ends_with(self, change):
+        """The change ends the answer: it is dropped, and the new one is kept."""
+        self._after(change)
+        self.client.execute(*self.statement)
+        assert self._dropped() > self.dropped, change
+        with self.server.connect() as outside:
+            now = outside.execute(*self.statement).fetchone()
+        assert until_hit(self.pooler, self.client, *self.statement) == now, change
+        self.answer, self.dropped = now, self._dropped()
+
+
+@pytest.fixture
+def watched(poolers, server):
+    """Returns a function that has the answer to a statement kept."""
+    clients = []
+
+    def watch(*statement):
+        pooler = begun(poolers, server)
+        clients.append(pooler.connect())
+        return Watched(pooler, server, clients[-1], *statement)
+
+    yield watch
+    [client.close() for client in clients]
+
+
+def test_only_changes_of_the_row_end_its_answer(watched):
+    """Writes of other rows leave the answer; those of the row, of its key, and TRUNCATE end it."""
+    known = watched(READ, [1])
+    assert reason(known.pooler, "select value from counted where id") == BY_KEY
+    known.outlives("update counted set value = value + 1 where id = 2")
+    known.outlives("insert into counted values (1000, 5)")
+    known.outlives("delete from counted where id = 1000")
+    known.outlives("update counted set id = 1001, value = value + 1 where id = 3")
+    known.ends_with("update counted set value = value + 1 where id = 1")
+    known.ends_with("update counted set id = 1002, value = value + 1 where id = 1")
+    known.outlives("update counted set value = value + 1 where id = 1002")
+    known.ends_with("update counted set id = 1, value = value + 1 where id = 1002")
+    known.ends_with("delete from counted where id = 1")
+    known.ends_with("insert into counted values (1, 9)")
+    known.ends_with(["begin", "truncate counted", "insert into counted values (2, 9)", "commit"])
+
+
+def test_a_change_of_many_rows_ends_all_answers(watched):
+    """A transaction with more than 64 keys counts as one that may have changed any row."""
+    known = watched(READ, [1])
+    known.outlives("update counted set value = value + 1 where id between 2 and 60")
+    known.ends_with("update counted set value = value + 1 where id between 2 and 80")
+    with known.server.configured(logical_decoding_work_mem="64kB"):
+        known.ends_with("insert into counted select n, n from generate_series(2000, 12000) n")
+
+
+def test_a_transaction_that_is_sent_in_parts_has_its_keys(watched):
+    """A large row is sent before its transaction is committed; other rows stay."""
+    known = watched(READ, [1])
+    with known.server.configured(logical_decoding_work_mem="64kB"):
+        large = "update counted set value = value + 1, more = (select string_agg(md5(n::text), '') from generate_series(1, 3000) n)"
+        known.outlives(["begin", *[f"{large} where id = {row}" for row in range(10, 30)], "commit"])
+        known.ends_with(["begin", *[f"{large} where id = {row}" for row in range(1, 20)], "commit"])
+
+
+@pytest.mark.parametrize("way", ["parameter", "binary", "literal", "text"])
+def test_a_key_in_each_format(watched, server, way):
+    """The key is a parameter in text or binary format, a number or a text in the statement."""
+    statement = {
+        "parameter": ("select value from counted where id = %s", [1]),
+        "binary": ("select value from counted where id = %b", [1]),
+        "literal": ("select value from counted where id = 1",),
+        "text": ("select value from counted where id = '1'",),
+    }[way]
+    known = watched(*statement)
+    known.outlives("update counted set value = value + 1 where id = 2")
+    known.ends_with("update counted set value = value + 1 where id = 1")
+
+
+@pytest.mark.parametrize(
+    "column, key, others",
+    [
+        ("smallint", "7", "8"),
+        ("bigint", "5000000000", "8"),
+        ("uuid", "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a12'"),
+        ("text", "'one'", "'two'"),
+        ("varchar(20)", "'one'", "'ONE'"),
+    ],
+)
+def test_types_whose_texts_tell_values_apart(watched, server, column, key, others):
+    """Keys of these types are compared by their texts."""
+    server.sql(f"alter table counted drop column id, add column id {column}")
+    server.sql("delete from counted")
+    server.sql(f"insert into counted (id) values ({key}), ({others})")
+    server.sql("update counted set value = 0")
+    server.sql("alter table counted add primary key (id)")
+    known = watched(f"select value from counted where id = {key}")
+    assert reason(known.pooler, "select value from counted where id") == BY_KEY
+    known.outlives(f"update counted set value = value + 1 where id = {others}")
+    known.ends_with(f"update counted set value = value + 1 where id = {key}")
+
+
+@pytest.mark.parametrize(
+    "column, key, same",
+    [
+        ("numeric", "1.0", "1.00"),
+        ("character(5)", "'a'", "'a  '"),
+        ('text collate "blind"', "'a'", "'A'"),
+        ("timestamptz", "'2020-01-01 00:00+00'", "'2020-01-01 01:00+01'"),
+        ("float8", "'1'", "'1.0'"),
+    ],
+)
+def test_other_types_depend_on_the_table(watched, server, column, key, same):
+    """Equal values of these types can have different texts: each change of the table ends the answer."""
+    server.sql("drop collation if exists blind")
+    server.sql("create collation blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    server.sql(f"alter table counted drop column id, add column id {column}")
+    server.sql("delete from counted")
+    server.sql(f"insert into counted (id, value) values ({key}, 0)")
+    server.sql("alter table counted add primary key (id)")
+    try:
+        known = watched(f"select value from counted where id = {key}")
+        assert reason(known.pooler, "select value from counted where id") == "yes"
+        server.sql(f"update counted set value = 5, id = {same} where id = {key}")
+        eventually(lambda: known.client.execute(*known.statement).fetchone() == (5,), "the change is seen", timeout_s=MAX_AGE_S + 20)
+    finally:
+        server.sql("drop table counted cascade")
+        server.sql("drop collation blind")
+
+
+def test_a_key_of_several_columns(watched, server):
+    """All columns of the key are compared; their order in the statement is of no matter."""
+    server.sql("alter table counted drop constraint counted_pkey, add column tenant varchar(9) default 'a', add column word text default 'x'")
+    server.sql("alter table counted add primary key (tenant, id, word)")
+    known = watched("select value from counted where id = %s and word = 'x' and tenant = %s", [1, "a"])
+    assert reason(known.pooler, "select value from counted where id") == BY_KEY
+    known.outlives("update counted set value = value + 1 where id = 2")
+    known.outlives("insert into counted (tenant, id, value) values ('b', 1, 7)")
+    known.ends_with("update counted set value = value + 1 where tenant = 'a' and id = 1")
+    known.ends_with("update counted set tenant = 'c', value = value + 1 where tenant = 'a' and id = 1")
+
+
+def test_a_key_that_is_stored_apart(watched, server):
+    """A long key is stored apart from its row: changes of such rows end no answer to a short key that they do not have."""
+    server.sql("alter table counted drop column id, add column id text, add column filler text")
+    server.sql("alter table counted alter column id set storage external")
+    server.sql("delete from counted")
+    server.sql("insert into counted values (1, null, 'one'), (2, null, repeat('x', 2500))")
+    server.sql("alter table counted add primary key (id)")
+    known = watched("select value from counted where id = 'one'")
+    known.outlives("update counted set value = value + 1 where id <> 'one'")
+    known.ends_with("update counted set value = value + 1 where id = 'one'")
+    known.ends_with("update counted set value = value + 1, id = 'one' || id where id = 'one'")
+    known.ends_with("update counted set value = value + 1, id = 'one' where id = 'oneone'")
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "alter table counted replica identity full",
+        "alter table counted replica identity using index counted_more",
+        "alter table counted drop constraint counted_pkey",
+        "alter table counted drop constraint counted_pkey, add primary key (value)",
+        "alter table counted rename column id to number; alter table counted rename column spare to id",
+        "alter table counted alter column id type bigint",
+    ],
+)
+def test_another_replica_identity_past_the_pooler(poolers, server, definition):
+    """A definition is changed past the pooler, which does not ask for it in this test. Then the stream tells other keys, or none: no answer stays."""
+    server.sql("alter table counted alter column value set not null, add column spare int, add constraint counted_more unique (more)")
+    server.sql("update counted set value = id, more = id, spare = id")
+    server.sql("alter table counted alter column more set not null")
+    pooler = begun(poolers, server, query_cache_ddl_ms=600_000)
+    with pooler.connect() as client, server.connect() as outside:
+        statement = "select value, more from counted where id = 1"
+        assert until_hit(pooler, client, statement) == (1, "1")
+        for one in definition.split(";"):
+            outside.execute(one)
+        if definition.endswith("drop constraint counted_pkey"):
+            # PostgreSQL refuses to change rows of the table now.
+            outside.execute("insert into counted values (1, 5000, 'new')")
+            expected = [(1, "1"), (5000, "new")]
+        else:
+            outside.execute("update counted set value = 5000 where more = '1'")
+            expected = [(5000, "1")]
+        read = lambda: sorted(client.execute(statement).fetchall())  # noqa: E731
+        eventually(lambda: read() == expected, "the change is seen", timeout_s=MAX_AGE_S + 20)
+        assert int(row(pooler)["dropped_by_key"]) > 0
+
+
+def test_without_a_primary_key_as_replica_identity_the_table_counts(watched, server):
+    """With REPLICA IDENTITY FULL or USING INDEX from the start, answers depend on the whole table."""
+    server.sql("update counted set more = id")
+    server.sql("alter table counted alter column more set not null, add constraint counted_more unique (more)")
+    for definition in ("full", "using index counted_more"):
+        server.sql(f"alter table counted replica identity {definition}")
+        known = watched(READ, [1])
+        assert reason(known.pooler, "select value from counted where id") == "yes", definition
+        server.sql("update counted set value = value + 1 where id = 1")
+        now = server.sql("select value from counted where id = 1")[0]
+        eventually(lambda: known.client.execute(READ, [1]).fetchone() == now, "it is seen", timeout_s=MAX_AGE_S + 20)  # noqa: B023
+
+
+def test_an_operator_of_the_database_makes_keys_uncertain(watched, server):
+    """A user's operator `=` for a type of PostgreSQL may be the one that a statement compares with: then answers depend on the table."""
+    server.sql("create schema own")
+    server.sql("create operator own.= (leftarg = int4, rightarg = int4, function = int4ge)")
+    try:
+        known = watched(READ, [1])
+        assert reason(known.pooler, "select value from counted where id") == "yes"
+    finally:
+        server.sql("drop schema own cascade")
+
+
+def test_a_policy_takes_the_table_out(watched, server):
+    """A table with row-level security is not followed at all."""
+    known = watched(READ, [1])
+    server.sql("alter table counted enable row level security")
+    server.sql("create policy p on counted using (id > 1)")
+    eventually(lambda: known.client.execute(READ, [1]).fetchone() is None, "the policy holds", timeout_s=20)
+    eventually(lambda: reason(known.pooler, "select value from counted where id") == "reads a table that is not followed", "it is not kept", timeout_s=20)
+    before = hits(known.pooler)
+    known.client.execute(READ, [2])
+    assert hits(known.pooler) == before
+
+
+def test_statements_of_other_forms_depend_on_the_table(watched, server):
+    """What is not certainly one row by its key ends with each change of the table."""
+    known = watched(READ, [1])
+    texts = [
+        "select value from counted where id = 1 or id = 2",
+        "select value from counted where id = 1 order by value",
+        "select value from counted where id = 1::bigint",
+        "select c.value from counted c join counted d on true where c.id = 1 and d.id = 2",
+        "select (select max(value) from counted) from counted where id = 1",
+        "select value from counted where id in (1)",
+    ]
+    for text in texts:
+        until_hit(known.pooler, known.client, text)
+    shown = {one["query"]: one["cache"] for one in known.pooler.show("STATEMENTS")}
+    forms = [cache for query, cache in shown.items() if "counted" in query and "sum" not in query]
+    assert forms.count(BY_KEY) == 1 and forms.count("yes") == len(texts), shown
