@@ -292,3 +292,34 @@ def test_statements_of_other_forms_depend_on_the_table(watched, server):
     shown = {one["query"]: one["cache"] for one in known.pooler.show("STATEMENTS")}
     forms = [cache for query, cache in shown.items() if "counted" in query and "sum" not in query]
     assert forms.count(BY_KEY) == 1 and forms.count("yes") == len(texts), shown
+
+
+def test_a_transaction_that_spills_ends_the_stream(poolers, server):
+    """One row of many megabytes cannot be sent before it is complete, so PostgreSQL writes its parts to the disk: above the limit pgweir leaves,
+    and begins again after that transaction."""
+    server.sql("alter table counted alter column more set storage external")
+    pooler = begun(poolers, server, query_cache_lag_bytes=8 * 1024 * 1024)
+    large = "update counted set value = 7, more = (select string_agg(md5(n::text), '') from generate_series(1, 1000000) n) where id = 1"
+    with server.configured(logical_decoding_work_mem="64kB"), server.connect() as outside:
+        outside.execute("begin")
+        outside.execute(large)
+        eventually(lambda: "to its disk" in (row(pooler)["follow_reason"] or ""), "the reason is shown", timeout_s=60)
+        assert row(pooler)["follow_state"] != "following"
+        outside.execute("commit")
+    eventually(lambda: row(pooler)["follow_state"] == "following", "it is followed again", timeout_s=60)
+    with pooler.connect() as client:
+        assert until_hit(pooler, client, READ, [1]) == (7,)
+
+
+def test_a_large_transaction_that_is_sent_in_parts_does_not_spill(poolers, server):
+    """PostgreSQL sends a large transaction of small rows before its commit, also if its table is not published: nothing is written to the disk."""
+    server.sql("create table if not exists loaded (id int, more text)")
+    pooler = begun(poolers, server, query_cache_lag_bytes=64 * 1024 * 1024)
+    load = "insert into loaded select n, md5(n::text) from generate_series(1, 50000) n"
+    spilled = "select coalesce(sum(spill_bytes), 0)::bigint, coalesce(sum(stream_bytes), 0)::bigint from pg_stat_replication_slots"
+    with server.configured(logical_decoding_work_mem="64kB"):
+        server.sql(load)
+        eventually(lambda: server.sql(spilled)[0][1] > 0, "it is sent in parts", timeout_s=30)
+    assert server.sql(spilled)[0][0] < 1024 * 1024
+    assert row(pooler)["follow_state"] == "following"
+    server.sql("drop table loaded")

@@ -143,6 +143,13 @@ impl Following {
         self.rig.send(self.stream, &keepalive(position, false));
     }
 
+    /// Answers the question for spilled bytes if the monitor gets it: none are.
+    pub(super) fn spills_nothing(&mut self) {
+        if String::from_utf8_lossy(&self.rig.raw(self.monitor)).contains("spill_bytes") {
+            self.rig.send(self.monitor, &be::answer(&[&["0", "10:10:"]]));
+        }
+    }
+
     /// Changes are followed, and answers may be kept.
     pub(super) fn opened(main: &str) -> Following {
         Following::opened_with(main, "5,6")

@@ -139,6 +139,30 @@ fn a_stream_that_is_too_far_behind_is_left() {
 }
 
 #[test]
+fn a_slot_whose_transactions_spill_is_left() {
+    let mut known = Following::opened("query_cache_lag_bytes = 1048576");
+    known.client();
+    for (bytes, is_left) in [(None, false), (Some("1048576"), false), (Some("1048577"), true)] {
+        known.rig.gets(known.monitor);
+        known.rig.pass_us(5_100_000);
+        known.gets(known.monitor, "EXECUTE pgweir_definitions");
+        known.rig.send(known.monitor, &definitions(["1", "2", "3"]));
+        known.gets(known.monitor, "spill_bytes");
+        let row = [bytes.map(str::as_bytes), Some(&b"10:12:10"[..])];
+        known.rig.send(
+            known.monitor,
+            &[be::columns(), be::row_values(&row), be::complete("SELECT 1"), be::ready('I')].concat(),
+        );
+        assert_eq!(known.rig.is_closed(known.stream), is_left, "{bytes:?}");
+    }
+    assert!(known.shown().contains("1048577 bytes of transactions under way"), "{}", known.shown());
+    // It begins again later, and waits longer each time.
+    assert_eq!(known.rig.new_dials(), 0);
+    known.rig.pass_us(1_100_000);
+    assert_eq!(known.rig.new_dials(), 2);
+}
+
+#[test]
 fn each_position_that_was_read_is_acknowledged() {
     let mut known = Following::opened("");
     known.rig.send(known.stream, &keepalive(0x100, false));
@@ -164,6 +188,7 @@ fn a_server_that_does_not_answer_is_left() {
         known.rig.pass_us(1_100_000);
         known.gets(known.monitor, "EXECUTE pgweir_definitions");
         known.rig.send(known.monitor, &definitions(["1", "2", "3"]));
+        known.spills_nothing();
     }
     assert!(!known.rig.is_closed(known.stream));
 }
@@ -180,6 +205,7 @@ fn a_question_that_takes_too_long_closes_the_cache() {
         known.gets(known.monitor, "EXECUTE pgweir_definitions");
         known.rig.pass_us(15_000);
         known.rig.send(known.monitor, &definitions(["1", "2", "3"]));
+        known.spills_nothing();
     }
     assert!(known.rig.logged("a hundredth of query_cache_ddl_ms: set it to 2000 or more"));
     assert!(known.rig.is_closed(known.monitor) && known.rig.is_closed(known.stream));

@@ -241,8 +241,8 @@ settings! {
         query_cache_probe_ms: u32 = "20", Kind::Count(1, 60_000), Reload, Ours, InEffect;
         /// With `follow=wal`: the time, in milliseconds, between two questions whether definitions, rights or roles were changed without pgweir.
         query_cache_ddl_ms: u32 = "1000", Kind::Count(10, 600_000), Reload, Ours, InEffect;
-        /// With `follow=wal`: the number of bytes by which reading may be behind PostgreSQL's log. If it is more, pgweir stops, and begins
-        /// again later.
+        /// With `follow=wal`: the number of bytes by which reading may be behind PostgreSQL's log, and that PostgreSQL may write to its disk
+        /// for transactions under way that it cannot send yet. If either is more, pgweir stops, and begins again later.
         query_cache_lag_bytes: u32 = "67108864", Kind::Bytes(1_048_576, COUNT_MAX), Reload, Ours, InEffect;
     }
 

@@ -2,6 +2,7 @@
 //! it learns (`pool/cache/wal`). Nothing that was kept outlasts a gap in the stream: each beginning is told, and begins with nothing.
 
 mod questions;
+mod spill;
 mod subscription;
 
 use std::sync::Arc;

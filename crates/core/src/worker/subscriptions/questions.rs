@@ -286,6 +286,25 @@ pub(super) fn read_probe(answer: &Replies, node: &Node) -> Result<(Stamp, Lsn), 
     Ok((stamp_of(text(stamp))?, position))
 }
 
+/// Returns the question for the number of bytes that PostgreSQL has written to its disk for the slot, and for the visible transactions.
+pub(super) fn spilled(slot: &str) -> String {
+    format!(
+        "SELECT (SELECT spill_bytes::text FROM pg_stat_replication_slots WHERE slot_name = {}), pg_current_snapshot()::text",
+        literal(slot)
+    )
+}
+
+/// Reads the answer.
+///
+/// # Errors
+/// The answer is not one to the question.
+pub(super) fn read_spilled(answer: &Replies) -> Result<(u64, Stamp), String> {
+    let [bytes, stamp] = columns(answer)?;
+    // Without statistics nothing was written yet.
+    let bytes = if bytes.is_some() { number(bytes)? } else { 0 };
+    Ok((bytes, stamp_of(stamp)?))
+}
+
 /// Returns the command that makes the slot.
 pub(super) fn create_slot(slot: &str) -> String {
     format!("CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT")

@@ -28,6 +28,7 @@ use crate::pool::server::watching::WatchState;
 use crate::pool::{Pool, PoolState};
 use crate::shared::Counts;
 use crate::worker::subscriptions::questions::{self, Checked, Definitions};
+use crate::worker::subscriptions::spill::{SPILL_EVERY_US, Spill};
 
 /// The time after a failure at which pgweir tries again the first time. It doubles with each failure.
 const RETRY_US_MIN: u64 = 1_000_000;
@@ -101,6 +102,7 @@ struct Session {
     /// The durations of the last questions for definitions (µs).
     durations_us: Vec<u64>,
     acknowledged: Lsn,
+    spill: Spill,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -133,6 +135,7 @@ enum Asked {
     Check,
     Definitions,
     Catalog,
+    Spilled,
     Probe,
 }
 
@@ -352,6 +355,7 @@ impl Subscription {
                 }
                 Ok(())
             }
+            Asked::Spilled => self.take_spilled(answer),
             Asked::Probe => self.take_probe(cx, answer, next_number),
         }
     }
@@ -384,6 +388,17 @@ impl Subscription {
             self.wait_for_transactions();
         }
         Ok(())
+    }
+
+    fn take_spilled(&mut self, answer: &Replies) -> Result<(), String> {
+        let (bytes, stamp) = questions::read_spilled(answer)?;
+        let spilled_bytes = self.session.spill.take(bytes, stamp);
+        if spilled_bytes <= self.options.lag_bytes {
+            return Ok(());
+        }
+        Err(format!(
+            "PostgreSQL has written {spilled_bytes} bytes of transactions under way to its disk for the slot (query_cache_lag_bytes)"
+        ))
     }
 
     /// Returns the server that the monitor has reached.
@@ -499,6 +514,7 @@ impl Subscription {
         let text = questions::create_slot(&self.slot);
         self.stream.ask_follower(cx, &text);
         self.phase = Phase::Creating;
+        self.session.spill.asked_us = cx.env.now.mono_us;
         let reason = "making the slot: PostgreSQL waits for the transactions that have written";
         self.news.push(News::Ended("opening", reason.into()));
     }
@@ -523,6 +539,9 @@ impl Subscription {
             (Asked::Definitions, text)
         } else if self.session.catalog.is_none() {
             (Asked::Catalog, questions::catalog(publication, version))
+        } else if now_us >= self.spill_due_us() {
+            self.session.spill.asked_us = now_us;
+            (Asked::Spilled, questions::spilled(&self.slot))
         } else if self.is_streaming() && now_us >= self.probe_due_us() {
             (Asked::Probe, self.probe(now_us).to_owned())
         } else {
@@ -572,6 +591,16 @@ impl Subscription {
         }
     }
 
+    /// The time at which the spilled bytes are to be asked for next (monotonic, µs).
+    fn spill_due_us(&self) -> u64 {
+        match self.phase {
+            Phase::Off | Phase::Dialing(_) | Phase::Identifying(_) => u64::MAX,
+            Phase::Creating | Phase::Starting(_) | Phase::Opening(_) | Phase::Following => {
+                self.session.spill.asked_us.saturating_add(SPILL_EVERY_US)
+            }
+        }
+    }
+
     /// The time at which the definitions are to be asked for next (monotonic, µs).
     fn definitions_due_us(&self, env: &Env) -> u64 {
         let every_us = self.options.definitions_us;
@@ -600,7 +629,7 @@ impl Subscription {
             return Err("the server did not answer in time".to_owned());
         }
         let next_us = match (self.asked, self.session.checked.is_some()) {
-            (None, true) => self.definitions_due_us(env).min(self.probe_due_us()),
+            (None, true) => self.definitions_due_us(env).min(self.probe_due_us()).min(self.spill_due_us()),
             _ => u64::MAX,
         };
         self.due_us = late_us.min(next_us).max(now_us);
