@@ -19,7 +19,8 @@ commands:
   functions       list the functions of core that one relayed statement passes, counted by valgrind
   instructions    count the instructions of the hot paths with valgrind, and compare with the baseline
                   (--update, --only=NAME,NAME, --fail-above=PERCENT)
-  mutants         put small faults into a copy of the sources and say what finds them (--seeds=NUMBER, --only=WORDS)
+  mutants         put small faults into a copy of the sources and say what finds them (--seeds=NUMBER, --only=WORDS);
+                  --build=WORDS only builds the binary with one of them, in target/mutants
 ";
 
 fn main() -> ExitCode {

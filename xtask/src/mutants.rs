@@ -41,6 +41,8 @@ struct Options {
     only: Option<String>,
     /// The number of mutants at the head of the list that are left out, such as those of a run that was stopped.
     skip: usize,
+    /// Words of one mutant's name: its binary is built, and nothing is run.
+    build: Option<String>,
 }
 
 /// Puts each mutant to the test; says what found it.
@@ -59,19 +61,17 @@ fn try_run(root: &Path, args: &[String]) -> Result<bool, String> {
     let options = options(args)?;
     let mutants = read(&fs::read_to_string(root.join(LIST)).map_err(|error| format!("{LIST}: {error}"))?)?;
     let copy = copy(root)?;
+    if let Some(words) = &options.build {
+        return build(root, &copy, one_of(&mutants, words)?).map(|()| true);
+    }
     let (mut found, mut escaped) = (0, Vec::new());
     for mutant in mutants.iter().skip(options.skip) {
-        let name = format!("{}: {}", mutant.area, mutant.what);
+        let name = mutant.name();
         if options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
             continue;
         }
-        let path = copy.join(&mutant.file);
-        let sound = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let broken = mutant.apply(&sound)?;
         let begin = Instant::now();
-        fs::write(&path, broken).map_err(|error| error.to_string())?;
-        let outcome = examine(root, &copy, &mutant.area, options.seeds);
-        fs::write(&path, sound).map_err(|error| error.to_string())?;
+        let outcome = with_fault(&copy, mutant, || examine(root, &copy, &mutant.area, options.seeds))?;
         println!("{name}");
         match &outcome {
             Ok(found_by) => println!("    {}", found_by.as_deref().unwrap_or("not found")),
@@ -88,8 +88,41 @@ fn try_run(root: &Path, args: &[String]) -> Result<bool, String> {
     Ok(escaped.is_empty())
 }
 
+/// Calls the function while the copy holds the mutant; returns its result.
+fn with_fault<T>(copy: &Path, mutant: &Mutant, act: impl FnOnce() -> T) -> Result<T, String> {
+    let path = copy.join(&mutant.file);
+    let sound = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    fs::write(&path, mutant.apply(&sound)?).map_err(|error| error.to_string())?;
+    let result = act();
+    fs::write(&path, sound).map_err(|error| error.to_string())?;
+    Ok(result)
+}
+
+/// Returns the only mutant whose name has these words.
+fn one_of<'a>(mutants: &'a [Mutant], words: &str) -> Result<&'a Mutant, String> {
+    let named: Vec<&Mutant> = mutants.iter().filter(|mutant| mutant.name().contains(words)).collect();
+    match named[..] {
+        [mutant] => Ok(mutant),
+        [] => Err(format!("no mutant's name has \"{words}\"")),
+        [first, second, ..] => {
+            Err(format!("\"{words}\" is in several names: \"{}\", \"{}\"", first.name(), second.name()))
+        }
+    }
+}
+
+/// Builds the binary of a mutant, for tests that need a real server, and prints the path of the binary.
+fn build(root: &Path, copy: &Path, mutant: &Mutant) -> Result<(), String> {
+    let words = ["build", "--quiet", "--release", "-p", "pgweir"];
+    let (fine, text) = with_fault(copy, mutant, || said(cargo(root, copy, &words)))??;
+    if !fine {
+        return Err(cannot_be_built(&text));
+    }
+    println!("{}: {}", mutant.name(), root.join(PLACE).join("built/release/pgweir").display());
+    Ok(())
+}
+
 fn options(args: &[String]) -> Result<Options, String> {
-    let mut options = Options { seeds: SEEDS, only: None, skip: 0 };
+    let mut options = Options { seeds: SEEDS, only: None, skip: 0, build: None };
     for arg in args {
         match arg.split_once('=') {
             Some(("--seeds", number)) => {
@@ -99,7 +132,11 @@ fn options(args: &[String]) -> Result<Options, String> {
                 options.skip = number.parse().map_err(|_| "--skip takes a number")?;
             }
             Some(("--only", words)) => options.only = Some(words.to_owned()),
-            _ => return Err(format!("\"{arg}\": there are --seeds=NUMBER, --only=WORDS and --skip=NUMBER")),
+            Some(("--build", words)) => options.build = Some(words.to_owned()),
+            _ => {
+                let known = "--seeds=NUMBER, --only=WORDS, --skip=NUMBER and --build=WORDS";
+                return Err(format!("\"{arg}\": there are {known}"));
+            }
         }
     }
     Ok(options)
@@ -129,6 +166,10 @@ fn read(text: &str) -> Result<Vec<Mutant>, String> {
 }
 
 impl Mutant {
+    fn name(&self) -> String {
+        format!("{}: {}", self.area, self.what)
+    }
+
     /// The source with the fault.
     fn apply(&self, source: &str) -> Result<String, String> {
         match source.matches(&self.from).count() {
@@ -176,13 +217,7 @@ fn remove_others(folder: &Path, is_known: &dyn Fn(&Path) -> bool) {
 
 /// Returns what found the mutant that the copy holds, and how; `None` if nothing did.
 fn examine(root: &Path, copy: &Path, area: &str, seeds: u64) -> Result<Option<String>, String> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let target = root.join(PLACE).join("built");
-    let command = |words: &[&str]| {
-        let mut command = Command::new(&cargo);
-        command.args(words).current_dir(copy).env("CARGO_TARGET_DIR", &target);
-        command
-    };
+    let command = |words: &[&str]| cargo(root, copy, words);
     let tests = |which: &[&str], more: &[&str]| {
         let words = [&["test", "--quiet", "-p", "pgweir-core"], which, more].concat();
         let mut tests = command(&words);
@@ -214,7 +249,14 @@ fn examine(root: &Path, copy: &Path, area: &str, seeds: u64) -> Result<Option<St
     if !built.0 {
         return Err(cannot_be_built(&built.1));
     }
-    simulate(&target.join("debug/sim"), area, seeds)
+    simulate(&root.join(PLACE).join("built/debug/sim"), area, seeds)
+}
+
+/// A call of cargo in the copy.
+fn cargo(root: &Path, copy: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
+    command.args(words).current_dir(copy).env("CARGO_TARGET_DIR", root.join(PLACE).join("built"));
+    command
 }
 
 fn cannot_be_built(text: &str) -> String {
@@ -316,6 +358,13 @@ mod tests {
         for area in ["continuity", "multiplexing", "clusters"] {
             assert!(listed().iter().filter(|mutant| mutant.area == area).count() >= 10, "{area}");
         }
+    }
+
+    #[test]
+    fn one_mutant_is_named_by_words_of_its_name() {
+        let mutants = read("a: b c\nfile\n< x\n> y\n\na: b d\nfile\n< x\n> y").expect("a list");
+        assert_eq!(one_of(&mutants, "b d").map(Mutant::name), Ok("a: b d".to_owned()));
+        assert!(one_of(&mutants, "a: b").is_err() && one_of(&mutants, "e").is_err());
     }
 
     #[test]
