@@ -1,7 +1,7 @@
 # The menu. `make` alone lists the verbs; each is a line or two, so that it can be run by hand as well.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz fuzz-sessions blackbox failover-series pair-series stale-reads cluster-cost cluster-scaling regress demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
+.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz fuzz-sessions blackbox failover-series pair-series stale-reads cache-proof cluster-cost cluster-scaling regress demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
 MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
@@ -85,6 +85,10 @@ pair-series: build ## faults of two poolers under load, and how soon their clien
 stale-reads: build ## changes and reads of them at standbys that are behind, and how often one is not shown (ARGS="--writes 200000 --clients 256")
 	@tests/setup.sh
 	@POOLER="$(PGWEIR)" .cache/venv/bin/python tests/failover/stale_reads.py $(ARGS)
+
+cache-proof: build ## the query cache under writers, faults and DDL, every answer checked (ARGS="--hits 1000000 --major 15")
+	@tests/setup.sh
+	@POOLER="$(PGWEIR)" .cache/venv/bin/python tests/cache/proof.py $(ARGS)
 
 cluster-cost: build ## what commit_outcome and causal_reads cost in transactions and CPU, in interleaved rounds (ARGS="--rounds 9 --seconds 5")
 	@tests/setup.sh
