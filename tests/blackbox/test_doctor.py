@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster import PASSWORDS
+from harness.cluster import DISTRIBUTION, PASSWORDS, Cluster
 from harness.machine import as_service, eventually, free_port, reachable
 from harness.pooler import binary
 from harness.wire import query
@@ -243,3 +243,116 @@ def test_statements_that_would_gain_from_the_query_cache(pooled, pg):
     assert text.endswith(": select count(*) as gain from generate_series(?)"), text
     [(severity, text)] = found["cache_obstacles"]
     assert severity == "note" and "in a transaction (1 statement, " in text and "most: select count(*) as held" in text, text
+
+
+FOLLOWED = {"query_cache": "on", "query_cache_user": "u_repl", "pool_mode": "transaction"}
+RULES = "[cache]\nall = database=app follow=wal\n"
+
+
+@pytest.fixture
+def published(pg):
+    """Tables that a publication may have; the publication is the test's."""
+    names = ["keyed", "keyless", "nothing", "whole", "whole_in_part", "indexed_in_part", "filtered", "part_of"]
+    for statement in (
+        "create table keyed (id int primary key, value int)",
+        "create table keyless (id int)",
+        "create table nothing (id int primary key); alter table nothing replica identity nothing",
+        "create table whole (id int); alter table whole replica identity full",
+        "create table whole_in_part (id int primary key, value int); alter table whole_in_part replica identity full",
+        "create table indexed_in_part (id int primary key, code int not null unique)",
+        "alter table indexed_in_part replica identity using index indexed_in_part_code_key",
+        "create table filtered (id int primary key)",
+        "create table part_of (id int primary key) partition by list (id); create table part_1 partition of part_of for values in (1)",
+    ):
+        pg.sql(statement)
+    yield pg
+    pg.sql("drop publication if exists pgweir_cache")
+    pg.sql(f"drop table {', '.join(names)}")
+
+
+def test_a_publication_that_stops_writes(pooled, published):
+    """Tables whose UPDATE and DELETE fail are named by the reason, with SQL that mends it; it does mend it."""
+    with_lists = ", whole_in_part (id, value), indexed_in_part (id), filtered where (id > 5)"
+    published.sql(f"create publication pgweir_cache for table keyed, keyless, nothing, whole, part_of{with_lists}")
+    pooler = pooled(ini_tail=RULES, **FOLLOWED, **WELL)
+    code, found = findings(pooler.ini, service=pooler.folder)
+    assert code == 1
+    texts = {text for _, text in found["cache_writes_fail"]}
+    refuses = "database app: PostgreSQL refuses UPDATE and DELETE on public."
+    assert texts == {
+        f"{refuses}keyless: they are published without a primary key, or the index of their replica identity was dropped",
+        f"{refuses}nothing: they are published with REPLICA IDENTITY NOTHING",
+        f"{refuses}whole_in_part: they have REPLICA IDENTITY FULL, and only some of their columns are published",
+        f"{refuses}indexed_in_part: the published columns do not include all of their replica identity",
+    }
+    for table in ("keyless", "nothing", "whole_in_part", "indexed_in_part"):
+        published.sql(f"insert into {table} (id{', code' if 'indexed' in table else ''}) values (1{', 1' if 'indexed' in table else ''})")
+        with pytest.raises(Exception, match="cannot (update|delete from) table"):
+            published.sql(f"delete from {table}")
+    assert "of public.whole writes the whole old row" in found["cache_identity_full"][0][1], found
+    assert "of public.filtered are kept: not all rows" in found["cache_row_filter"][0][1], found
+    assert "of public.part_1 are kept: it is a partition" in found["cache_table_not_kept"][0][1], found
+    report = json.loads(run("--json", pooler.ini, service=pooler.folder).stdout)
+    remedies = [one["remedy"].removeprefix("run ").split(", or ")[0] for one in report["findings"] if one["code"] == "cache_writes_fail"]
+    for statement in [remedy for remedy in remedies if remedy.startswith("ALTER")] + ["ALTER PUBLICATION pgweir_cache DROP TABLE keyless"]:
+        published.sql(statement)
+    for table in ("keyless", "nothing", "whole_in_part", "indexed_in_part"):
+        published.sql(f"delete from {table}")
+    _, found = findings(pooler.ini, service=pooler.folder)
+    assert "cache_writes_fail" not in found, found
+
+
+def test_what_keeps_changes_from_being_followed(pooled, published):
+    """A missing or partial publication, FOR ALL TABLES, a role without the right; and what a good one means for keys."""
+    pooler = pooled(ini_tail=RULES, **FOLLOWED, **WELL)
+    code, found = findings(pooler.ini, service=pooler.folder)
+    assert code == 1 and found["cache_publication_missing"][0][0] == "error", found
+    published.sql("create publication pgweir_cache for all tables with (publish = 'insert, update')")
+    _, found = findings(pooler.ini, service=pooler.folder)
+    assert {"cache_publication_partial", "cache_publication_all_tables", "cache_writes_fail"} <= set(found), found
+    published.sql("drop publication pgweir_cache; create publication pgweir_cache for table keyed")
+    pooler.write_ini(query_cache_user="alice")
+    pooler.reload()
+    _, found = findings(pooler.ini, service=pooler.folder)
+    assert found["cache_replication_right"] == [("error", "database app: the role alice may not read changes: it has no right REPLICATION")]
+    pooler.write_ini(query_cache_user="u_repl")
+    pooler.reload()
+    _, found = findings(pooler.ini, service=pooler.folder)
+    assert not {code for code, told in found.items() if code.startswith("cache_") and told[0][0] != "note"}, found
+    assert "1 table is published as pgweir_cache. PostgreSQL lets you drop the primary key" in found["cache_publication_identity"][0][1], found
+    assert "holds PostgreSQL's log for 60 s (wal_sender_timeout)" in found["cache_log_unbounded"][0][1], found
+
+
+@pytest.mark.parametrize("major", ["13", "14", "16", "17", "18"])
+def test_followed_databases_of_each_version(poolers, cluster_of, major):
+    """The questions are understood by each version; one that is too old is refused."""
+    server = cluster_of(major)
+    server.sql("drop publication if exists pgweir_cache; drop table if exists counted")
+    server.sql("create table counted (id int)")
+    server.sql("create publication pgweir_cache for table counted")
+    pooler = poolers({"app": server.at("app")}, ini_tail=RULES, **FOLLOWED, **WELL)
+    code, found = findings(pooler.ini, service=pooler.folder)
+    server.sql("drop publication pgweir_cache; drop table counted")
+    assert code == 1
+    if major == "13":
+        assert "from PostgreSQL 14 on" in found["cache_not_followed"][0][1], found
+    else:
+        assert "on public.counted: they are published without a primary key" in found["cache_writes_fail"][0][1], found
+
+
+def test_a_server_without_room_for_followers(poolers, certificates):
+    """wal_level, slots and replication connections that are missing, each with the setting that mends it."""
+    server = Cluster(DISTRIBUTION, certificates)
+    try:
+        server.stop()
+        with open(server.data / "postgresql.conf", "a") as conf:
+            conf.write("wal_level = replica\nmax_replication_slots = 0\nmax_wal_senders = 0\n")
+        server.start()
+        pooler = poolers({"app": server.at("app")}, ini_tail=RULES, **FOLLOWED, **WELL)
+        code, found = findings(pooler.ini, service=pooler.folder)
+        assert code == 1 and "wal_level is replica" in found["cache_wal_level"][0][1], found
+        texts = [text for _, text in found["cache_no_room"]]
+        assert "0 of 0 replication slots are free, and the query cache needs 1" in texts[0], texts
+        assert "0 of 0 replication connections are free" in texts[1], texts
+    finally:
+        server.discard()

@@ -1,6 +1,7 @@
 //! Findings from the numbers of a snapshot, the most urgent first.
 
 mod cache;
+mod following;
 mod pools;
 mod postgres;
 mod sessions;
@@ -26,6 +27,7 @@ pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     all.extend(postgres::role_and_database_limits(snapshot));
     all.extend(postgres::idle_in_transaction(snapshot));
     all.extend(postgres::timeouts(snapshot));
+    all.extend(following::following(snapshot));
     all.extend(system::open_files(snapshot));
     all.extend(system::backlog(snapshot));
     all.extend(system::changed(snapshot));

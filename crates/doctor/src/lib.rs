@@ -8,12 +8,14 @@
 mod advice;
 mod finding;
 mod findings;
+mod following;
 pub mod keepalived;
 mod snapshot;
 
 pub use advice::advice;
 pub use finding::{Finding, Severity, printable};
 pub use findings::findings;
+pub use following::{Cloud, Columns, Followed, Following, Identity, Publication, Table};
 pub use snapshot::{
     Changed, Database, FilesLimit, Lagging, Limits, Pinned, Pool, Probe, Settings, SharedLimit, Snapshot,
     Source, Statement, Vip,

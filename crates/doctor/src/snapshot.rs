@@ -1,5 +1,7 @@
 //! The numbers that findings are made from. They come from the caller.
 
+use crate::following::Following;
+
 /// The origin of the numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {
@@ -41,6 +43,8 @@ pub struct Snapshot {
     pub shared_limits: Vec<SharedLimit>,
     /// The statements that took the most time; empty if they are not followed.
     pub statements: Vec<Statement>,
+    /// The databases whose changes the query cache follows.
+    pub following: Vec<Following>,
 }
 
 /// Settings of the process that findings look at.

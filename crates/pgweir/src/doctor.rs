@@ -3,6 +3,7 @@
 
 pub(crate) mod console;
 mod file;
+mod following;
 mod system;
 
 use std::io::Write as _;
@@ -75,9 +76,7 @@ fn of_running(console: &mut Console, config: Option<PathBuf>, options: &DoctorOp
         Some(config) => {
             let (report, examination) = check::examine(config, &options.overlay);
             found.extend(of_report(&report));
-            let (probes, untried) = probes(&report, &examination, options.user.as_deref());
-            snapshot.probes = probes;
-            found.extend(untried);
+            found.extend(ask_servers(&mut snapshot, &report, &examination, options.user.as_deref()));
             if report.faults.is_empty() {
                 snapshot.changed = file::changed(&examination.config, console.settings());
             }
@@ -100,10 +99,8 @@ fn of_file(
     user: Option<&str>,
 ) -> Seen {
     let mut snapshot = file::snapshot(examination);
-    let (probes, untried) = probes(report, examination, user);
-    snapshot.probes = probes;
     let mut found = of_report(report);
-    found.extend(untried);
+    found.extend(ask_servers(&mut snapshot, report, examination, user));
     found.push(note(
         "no_console",
         format!("no running pooler was looked at: {why}"),
@@ -131,15 +128,28 @@ fn of_report(report: &Report) -> Vec<Finding> {
     faults.chain(report.warnings.iter().map(ToString::to_string).map(warning)).collect()
 }
 
-/// Logs in as the pools of the file do. A faulty file has none. A login that cannot be tried is a note.
-fn probes(report: &Report, seen: &Examination, user: Option<&str>) -> (Vec<Probe>, Option<Finding>) {
+/// Logs in as the pools of the file do, and as the query cache does. A faulty file has no pools. A login that cannot be tried is a note.
+fn ask_servers(
+    snapshot: &mut Snapshot,
+    report: &Report,
+    seen: &Examination,
+    user: Option<&str>,
+) -> Option<Finding> {
     if !report.faults.is_empty() {
-        return (Vec::new(), None);
+        return None;
     }
     let users = seen.users.clone().unwrap_or_default();
     let tls = check::server_tls(seen);
     let password = probe::password_of_environment().filter(|_| user.is_some());
     let logins = Logins { config: &seen.config, users: &users, tls: &tls, user, password };
+    snapshot.following = following::following(&logins);
+    let (probes, untried) = probes(&logins);
+    snapshot.probes = probes;
+    not_asked(&untried)
+}
+
+/// Logs in as pools do. Returns what came of it, and the reasons why logins could not be tried.
+fn probes(logins: &Logins<'_>) -> (Vec<Probe>, Vec<String>) {
     let (mut targets, mut untried) = (Vec::new(), Vec::new());
     for target in logins.targets() {
         match target {
@@ -162,7 +172,7 @@ fn probes(report: &Report, seen: &Examination, user: Option<&str>) -> (Vec<Probe
         };
         probes.push(Probe { database, user, host, port, result });
     }
-    (probes, not_asked(&untried))
+    (probes, untried)
 }
 
 /// One note for all logins that could not be tried.

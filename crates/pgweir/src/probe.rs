@@ -70,6 +70,13 @@ pub(crate) enum Outcome {
     Untested(String),
 }
 
+impl Target {
+    /// Logs in, and stays.
+    pub(crate) fn log_in(&self) -> io::Result<Client> {
+        Client::log_in(&self.server)
+    }
+}
+
 impl Outcome {
     pub(crate) fn is_failure(&self) -> bool {
         matches!(self, Outcome::Failed(_))
@@ -88,7 +95,7 @@ pub(crate) struct Logins<'a> {
 }
 
 /// A name, and what it stands for.
-type Named<'a> = (&'a str, &'a Database);
+pub(crate) type Named<'a> = (&'a str, &'a Database);
 
 impl Logins<'_> {
     /// The logins that a configuration asks for: one for each host of each database, and one for each `auth_query`. Errors are told
@@ -120,6 +127,13 @@ impl Logins<'_> {
             }
         }
         found
+    }
+
+    /// The logins of the query cache to a database that it follows.
+    pub(crate) fn followers(&self, (name, database): Named<'_>, user: &str) -> Vec<Result<Target, String>> {
+        let own =
+            Database { user: Some(user.to_owned()), password: None, connect_query: None, ..database.clone() };
+        self.at_each_host((name, &own), user, None)
     }
 
     /// `auth_query`, where it runs.
@@ -277,7 +291,7 @@ pub(crate) fn log_in(targets: Vec<Target>, with_limits: bool) -> Vec<Login> {
 }
 
 fn try_one(target: &Target, with_limits: bool) -> Outcome {
-    let mut client = match Client::log_in(&target.server) {
+    let mut client = match target.log_in() {
         Ok(client) => client,
         Err(error) => return refused(target, &error),
     };
