@@ -34,7 +34,7 @@ fn a_server_that_cannot_be_followed_is_told_with_what_mends_it() {
 fn a_slot_that_is_refused_is_told_with_what_mends_it() {
     for (code, expected) in [
         ("42501", "ALTER ROLE \"follower\" REPLICATION"),
-        ("53400", "raise max_replication_slots"),
+        ("53400", "ALTER SYSTEM SET max_replication_slots"),
         ("XX000", "refused"),
     ] {
         let mut known = Following::before(Step::Slot, "");

@@ -325,10 +325,19 @@ pub(super) fn mended(code: &[u8], text: &str, user: &str) -> String {
         b"42501" => {
             format!(": ALTER ROLE {user} REPLICATION (on Amazon RDS: GRANT rds_replication TO {user})")
         }
-        b"53400" | b"53300" => ": raise max_replication_slots and max_wal_senders".to_owned(),
+        b"53400" => one_more("max_replication_slots"),
+        // The code also means that no ordinary connection is free. The name of the setting is in the text, in whatever language.
+        b"53300" if text.contains("max_wal_senders") => one_more("max_wal_senders"),
         _ => String::new(),
     };
     format!("{text}{advice}")
+}
+
+/// Returns what makes room for another slot or connection.
+fn one_more(setting: &str) -> String {
+    format!(
+        ": ALTER SYSTEM SET {setting} = ... (one for each followed database and pooler more than now), then restart PostgreSQL"
+    )
 }
 
 fn quoted(name: &str) -> Vec<u8> {
