@@ -98,7 +98,7 @@ cluster-scaling: build ## how reads grow with standbys: one node and two standby
 	@tests/setup.sh
 	@POOLER="$(PGWEIR)" .cache/venv/bin/python tests/failover/scaling.py $(ARGS)
 
-regress: build ## PostgreSQL's regression suite with one node, and with two standbys and route=auto (ARGS="--suite .../src/test/regress")
+regress: build ## PostgreSQL's regression suite with one node, two standbys and route=auto, or a query cache (ARGS="--suite .../src/test/regress --ways published,cache-wal")
 	@tests/setup.sh
 	@POOLER="$(PGWEIR)" .cache/venv/bin/python tests/regress/run.py $(ARGS)
 

@@ -1,7 +1,9 @@
-"""PostgreSQL's own regression suite through pgweir: with one node, and with a primary, two standbys and `route=auto`.
+"""PostgreSQL's own regression suite through pgweir: with one node, with a primary, two standbys and `route=auto`, and with the query cache.
 
 `make regress ARGS="--suite postgresql-15.18/src/test/regress"`: the folder of PostgreSQL's sources of the installed major version, with
-`regress.so`, `autoinc.so` and `refint.so` built in it. It prints which tests fail in each way, and what the standbys did.
+`regress.so`, `autoinc.so` and `refint.so` built in it. It prints which tests fail in each way, what the standbys did, and what the cache did.
+Debian has the sources: `apt-get source postgresql-15`, then `./configure --without-readline --without-zlib`, `make -C src/backend
+generated-headers`, `make -C src/test/regress regress.so`, and `make -C contrib/spi` for the two others, which are copied into the suite's folder.
 """
 
 import argparse
@@ -20,6 +22,30 @@ from harness.tls import Certificates
 
 PROGRAMS = Path(f"/usr/lib/postgresql/{DISTRIBUTION}")
 WATCH = "check_user=postgres check_interval_ms=200 check_timeout_ms=1000 down_after_ms=2000 primary_max_age_ms=5000"
+RULES = {
+    "cache-ttl": "[cache]\nall = database=regression ttl_ms=1000\n",
+    "cache-coalesce": "",
+    "cache-wal": "[cache]\nall = database=regression follow=wal\n",
+}
+"""The rules of the ways with a query cache."""
+PUBLISHED = """
+create publication pgweir_cache;
+create function public.publish_table() returns event_trigger language plpgsql security definer set search_path = pg_catalog as $$
+declare made record;
+begin
+    for made in select objid, object_identity from pg_event_trigger_ddl_commands() where object_type = 'table' loop
+        if exists (select from pg_class join pg_index on indrelid = pg_class.oid where pg_class.oid = made.objid and relkind = 'r'
+                and relpersistence = 'p' and not relispartition and relreplident = 'd' and indisprimary) then
+            execute 'alter publication pgweir_cache add table only ' || made.object_identity;
+        end if;
+    end loop;
+end $$;
+create event trigger publish_table on ddl_command_end when tag in ('CREATE TABLE', 'CREATE TABLE AS') execute function public.publish_table();
+"""
+"""Publishes each table that is made with a primary key. Some tests show this, or change a key later: so the cache that follows is compared with the
+way `published`, which has the publication and no cache."""
+DDL_MS = 5000
+CACHE_COLUMNS = ("user", "hits", "misses", "fills", "coalesced", "own_changes", "redefined", "dropped_by_write", "follow_state", "follow_reason")
 LOCALE = ["lc_messages", "lc_monetary", "lc_numeric", "lc_time"]
 
 
@@ -68,11 +94,18 @@ def run(way, options, certificates, folder):
         tail = "\n".join(["[nodes]", *places, "[clusters]", f"main = nodes={','.join(names)} {WATCH} route=auto", ""])
         database = "cluster=main" if way == "auto" else f"host=127.0.0.1 port={nodes[0].port}"
         settings = {"session_state": "preserve", "default_pool_size": 20, "max_prepared_statements": 200}
-        pooler = Pooler({"regression": database}, ini_tail=tail if way == "auto" else "", **settings)
+        if way in RULES:
+            settings["query_cache"], tail = "coalesce" if way == "cache-coalesce" else "on", RULES[way]
+        if way in ("published", "cache-wal"):
+            settings |= {"query_cache_user": "u_repl", "query_cache_ddl_ms": DDL_MS}
+            nodes[0].sql(PUBLISHED, database="regression")
+        pooler = Pooler({"regression": database}, ini_tail=tail if way == "auto" or way in RULES else "", **settings)
         if way == "auto":
             eventually(lambda: [row["state"] for row in pooler.show("NODES")] == ["primary", "standby", "standby"], "all nodes are known")
         failed, ran = suite(options.suite, pooler.port, folder / way, options.schedule or options.suite / "parallel_schedule")
-        shown = [] if way == "node" else pooler.show("NODES")
+        for row in pooler.show("CACHE") if way in RULES else []:
+            print({name: row[name] for name in CACHE_COLUMNS}, flush=True)
+        shown = pooler.show("NODES") if way == "auto" else []
         for row in shown:
             print({name: row[name] for name in ("node", "reads", "second_tries", "misrouted")}, flush=True)
         print(f"{way}: {ran} tests ran, {len(failed)} failed: {' '.join(sorted(failed))}", flush=True)
@@ -86,21 +119,26 @@ def run(way, options, certificates, folder):
 
 
 def main():
-    """Runs it in both ways; fails if more tests fail with standbys, or a change was taken for a read."""
+    """Runs it in all ways; fails if more tests fail with standbys or the cache than without, or a change was taken for a read."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suite", type=lambda text: Path(text).resolve(), required=True)
     parser.add_argument("--schedule", type=Path)
-    parser.add_argument("--ways", default="node,auto")
+    parser.add_argument("--ways", default="node,auto", help=f"of node, auto, published, {', '.join(RULES)} (node,auto)")
     options = parser.parse_args()
     folder = scratch_folder("regress")
     folder.chmod(0o755)
     print(f"the results are in {folder}", flush=True)
     certificates = Certificates(folder / "files")
     found = {way: run(way, options, certificates, folder) for way in options.ways.split(",")}
-    if "node" in found and "auto" in found:
-        more = found["auto"][0] - found["node"][0]
-        print(f"only with standbys: {' '.join(sorted(more)) or 'none'}; misrouted: {found['auto'][1]}")
-        sys.exit(1 if more or found["auto"][1] else 0)
+    worse = False
+    for way, (failed, misrouted) in found.items():
+        base = "published" if way == "cache-wal" else "node"
+        if way == base or base not in found or way == "published":
+            continue
+        more = failed - found[base][0]
+        print(f"only with {way}, not with {base}: {' '.join(sorted(more)) or 'none'}; misrouted: {misrouted}")
+        worse |= bool(more or misrouted)
+    sys.exit(1 if worse else 0)
 
 
 if __name__ == "__main__":
