@@ -2,7 +2,8 @@
 //! must find each of them. A check that finds no fault checks nothing. The unit tests are asked about those that no conversation finds, the
 //! simulator about those that no test finds.
 //!
-//! Every mutant needs the compiler, so this is no part of the tests; that each mutant still has its place in the sources is.
+//! Every mutant needs the compiler, so this is no part of the tests; that each mutant still has its place in the sources is. All runs use the same
+//! copy: run only one at a time.
 
 // A tool at a terminal: it may look at the clock and use threads.
 #![allow(clippy::disallowed_methods)]
