@@ -281,7 +281,7 @@ fn simulate(sim: &Path, area: &str, seeds: u64) -> Result<Option<String>, String
     let kind = match area {
         // Things happen to the nodes of a cluster in worlds of their own.
         "causal" | "clusters" | "outcome" => "--clusters",
-        "cache" | "same reads" => "--caches",
+        "cache" | "followed" | "same reads" => "--caches",
         _ => "--seeds",
     };
     let (mut start, mut piece) = (1, FIRST_PIECE);

@@ -2,7 +2,7 @@
 //!
 //! `sim [--seeds N] [--start S] [--jobs J]` runs N seeds from S on, `sim --crowds N` N worlds of a thousand clients that change
 //! what their sessions hold, `sim --clusters N` N worlds in which the servers' primary changes, `sim --caches N` N worlds
-//! with a query cache; `sim --seed X`, `sim --thousand X`, `sim --cluster X` and `sim --cache X` run one of each with its whole trace.
+//! with a query cache, of which most follow the changes of tables; `sim --seed X`, `sim --thousand X`, `sim --cluster X` and `sim --cache X` run one of each with its whole trace.
 //! Exit status 1 when a seed fails, or when thousands never got to what they are for, 2 when the command line is wrong.
 
 // A tool at a terminal: it may look at the clock and use threads.

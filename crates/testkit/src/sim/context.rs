@@ -16,6 +16,7 @@ use super::trace::Trace;
 use crate::sim::check::board::Board;
 use crate::sim::check::checks::Checks;
 use crate::sim::check::notify_check::NotifyCheck;
+use crate::sim::model::followed::{Wal, WalEvent};
 use crate::sim::model::nodes::Nodes;
 use crate::sim::network::net::{Dir, End, NetBehaviour, Pipe};
 
@@ -164,6 +165,8 @@ pub enum Event {
     Nodes,
     /// The source of the cluster says something, or does not.
     Source,
+    /// Something happens to the log of the followed server.
+    Wal(WalEvent),
 }
 
 /// A connection between two workers.
@@ -213,6 +216,8 @@ pub struct SimContext {
     pub nodes: Option<Nodes>,
     /// The value that all clients change and read with the same texts; `None` if the pooler has no query cache.
     pub board: Option<Board>,
+    /// The log of the server, if the pooler follows its changes. Then there is no board.
+    pub wal: Option<Box<Wal>>,
     /// Advisory locks.
     pub locks: Locks,
     /// Notifications.
@@ -241,7 +246,11 @@ impl SimContext {
             now_us: START_US,
             checks: Checks::new(Rc::clone(&plan)),
             nodes: plan.cluster.as_ref().map(|cluster| Nodes::new(cluster, plan.seed, START_US)),
-            board: plan.cache.map(|cache| Board::new(cache.ttl_ms * 1_000)),
+            board: plan
+                .cache
+                .filter(|cache| cache.follow.is_none())
+                .map(|cache| Board::new(cache.ttl_ms * 1_000)),
+            wal: plan.follow().map(|follow| Box::new(Wal::new(follow, plan.seed, START_US))),
             plan,
             rng,
             locks: Locks::default(),
@@ -265,6 +274,15 @@ impl SimContext {
     pub fn at(&mut self, at_us: u64, event: Event) {
         self.serial += 1;
         self.calendar.push(Reverse(Entry { at_us: at_us.max(self.now_us), serial: self.serial, event }));
+    }
+
+    /// Lets something happen to the log of the followed server, if there is one, and puts what follows from it into the calendar.
+    pub fn in_wal<R>(&mut self, act: impl FnOnce(&mut Wal, &mut Rng) -> R) -> Option<R> {
+        let wal = self.wal.as_mut()?;
+        let result = act(wal, &mut self.rng);
+        let due = std::mem::take(&mut wal.due);
+        due.into_iter().for_each(|(in_us, event)| self.after(in_us, Event::Wal(event)));
+        Some(result)
     }
 
     /// Takes the next event and moves the clock to it.

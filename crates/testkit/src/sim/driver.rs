@@ -409,6 +409,9 @@ impl Driver for SimDriver<'_> {
             self.cx.count(what);
         }
         self.cx.note(|| format!("{:?} log {level:?}: {line}", self.sim_worker.id));
+        if let Some(wal) = &mut self.cx.wal {
+            wal.hear(line);
+        }
         if let Some(timeline) = Nodes::timeline_in(line) {
             let read_bytes = self.cx.links().map(|(_, link)| link.to_pooler.read_bytes()).collect();
             let now_us = self.cx.now_us;

@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use pgweir_core::limits::{HOLD_MESSAGE_BYTES, Limits};
 
 use super::client::script::{self, Script, ScriptWriter};
+use super::model::followed::FOLLOWER;
+use super::model::followed::follower::STALLED_US;
 use super::model::nodes::WATCHER;
 use super::model::nodes::lag::LAG_QUERY;
 use super::rng::Rng;
@@ -270,6 +272,49 @@ pub struct CachePlan {
     pub bytes: u32,
     /// query_cache_max_answer
     pub answer_bytes: u32,
+    /// Answers are given until their tables change (`follow=wal`).
+    pub follow: Option<FollowPlan>,
+}
+
+/// The database whose changes are followed, and how the pooler does that.
+#[derive(Clone, Copy, Debug)]
+pub struct FollowPlan {
+    /// query_cache_max_age_ms
+    pub max_age_ms: u64,
+    /// query_cache_probe_ms
+    pub probe_ms: u64,
+    /// query_cache_ddl_ms
+    pub ddl_ms: u64,
+    /// The longest delay of the stream (µs), which is rare.
+    pub lag_us_max: u64,
+    /// The number of rows from which on a transaction is sent before its commit.
+    pub large_from: usize,
+    /// The longest time between two things that others do (µs).
+    pub quiet_us_max: u64,
+    /// Connections that follow end, slots are refused, the server is restarted, answers are late.
+    pub has_faults: bool,
+}
+
+impl FollowPlan {
+    fn draw(rng: &mut Rng) -> Self {
+        let (max_age_ms, probe_ms) = *rng.pick(&[(4, 2), (20, 5), (50, 20), (1_000, 20), (1_000, 20)]);
+        FollowPlan {
+            max_age_ms,
+            probe_ms,
+            ddl_ms: *rng.pick(&[300, 1_000]),
+            lag_us_max: *rng.pick(&[1_000, 100_000, 3_000_000]),
+            large_from: *rng.pick(&[2, 4, 1_000]),
+            quiet_us_max: *rng.pick(&[3_000, 20_000, 100_000, 500_000]),
+            has_faults: rng.percent(50),
+        }
+    }
+
+    /// Returns the time for which nothing is promised after a change of definitions that does not go through the pooler (µs).
+    #[must_use]
+    pub fn window_us(&self) -> u64 {
+        // The question is on its way for a while, and two in a row may be late.
+        self.ddl_ms * 1000 + 300_000 + if self.has_faults { 2 * STALLED_US } else { 0 }
+    }
 }
 
 /// The maximum number of clients in a cluster that change data in transactions.
@@ -299,8 +344,37 @@ impl Plan {
         let coalesces = Rng::new(seed ^ 0xc0_a1).percent(30);
         // The smallest keeps two or three answers, and not the longest ones.
         let (bytes, answer_bytes) = *rng.pick(&[(2_000, 400), (20_000, 5_000), (1_000_000, 64_000)]);
-        let cache = CachePlan { ttl_ms: if coalesces { 0 } else { ttl_ms }, bytes, answer_bytes };
-        Plan::make(seed, profile, None, Some(cache))
+        let mut follow_rng = Rng::new(seed ^ 0xf0_11_03);
+        let follows = !coalesces && follow_rng.percent(60);
+        let follow = follows.then(|| FollowPlan::draw(&mut follow_rng));
+        let ttl_ms = if coalesces { 0 } else { ttl_ms };
+        let mut plan =
+            Plan::make(seed, profile, None, Some(CachePlan { ttl_ms, bytes, answer_bytes, follow }));
+        if follow.is_some() {
+            // The two connections that follow find room.
+            (plan.max_db_connections, plan.max_user_connections) = (0, 0);
+            plan.stay_a_while(&mut follow_rng);
+        }
+        plan
+    }
+
+    /// Clients come when the changes may be followed, and most of them read what is followed again and again.
+    fn stay_a_while(&mut self, rng: &mut Rng) {
+        // A cancel request must be known to hit a statement of its client's.
+        let cancels = self.clients.iter().any(|client| client.cancels);
+        for client in &mut self.clients {
+            client.begin_us += rng.below(200_000);
+            if !cancels && client.intruder.is_none() && rng.percent(70) {
+                client.steps = script::reads_of_followed(client.id, rng);
+                client.vanish = None;
+            }
+        }
+    }
+
+    /// Returns the database that is followed, if one is.
+    #[must_use]
+    pub fn follow(&self) -> Option<FollowPlan> {
+        self.cache.as_ref()?.follow
     }
 
     /// A thousand clients that change what their sessions hold.
@@ -553,6 +627,9 @@ impl Plan {
         if self.cluster.is_some() {
             return format!("make sim ARGS=\"--cluster {}\"", self.seed);
         }
+        if self.cache.is_some() {
+            return format!("make sim ARGS=\"--cache {}\"", self.seed);
+        }
         match self.is_crowd {
             true => format!("make sim ARGS=\"--thousand {}\"", self.seed),
             false => format!("make sim SEED={}", self.seed),
@@ -656,9 +733,16 @@ impl Plan {
         if let Some(cluster) = &self.cluster {
             cluster.write_to(&mut ini);
         }
-        if let Some(CachePlan { ttl_ms, bytes, answer_bytes }) = self.cache {
+        if let Some(CachePlan { ttl_ms, bytes, answer_bytes, follow }) = self.cache {
             let _ = writeln!(ini, "query_cache_bytes = {bytes}\nquery_cache_max_answer = {answer_bytes}");
+            if let Some(FollowPlan { max_age_ms, probe_ms, ddl_ms, .. }) = follow {
+                let _ = writeln!(
+                    ini,
+                    "query_cache_user = {FOLLOWER}\nquery_cache_max_age_ms = {max_age_ms}\nquery_cache_probe_ms = {probe_ms}\nquery_cache_ddl_ms = {ddl_ms}"
+                );
+            }
             let _ = match ttl_ms {
+                _ if follow.is_some() => writeln!(ini, "query_cache = on\n[cache]\nall = follow=wal"),
                 0 => writeln!(ini, "query_cache = coalesce"),
                 _ => writeln!(ini, "query_cache = on\n[cache]\nall = ttl_ms={ttl_ms}"),
             };
@@ -670,8 +754,8 @@ impl Plan {
     #[must_use]
     pub fn auth_file(&self) -> String {
         let admin = "admin".to_owned();
-        let watcher = WATCHER.to_owned();
-        self.users.iter().chain([&admin, &watcher]).fold(String::new(), |mut text, user| {
+        let others = [WATCHER.to_owned(), FOLLOWER.to_owned()];
+        self.users.iter().chain([&admin]).chain(&others).fold(String::new(), |mut text, user| {
             let _ = writeln!(text, "\"{user}\" \"{}\"", password(user));
             text
         })

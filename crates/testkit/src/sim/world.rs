@@ -12,6 +12,8 @@ use super::client::run::Client;
 use super::context::{ClientTimer, Event, LinkId, Moving, PeerEnd, PoolerEnd, SimContext};
 use super::driver::{Inbound, Side, SimWorker, shown};
 use super::model::cluster::Cluster;
+use super::model::followed::WalEvent;
+use super::model::followed::outside::Blow;
 use super::model::nodes::{Status, TOLD, schedule};
 use super::operator::Operator;
 use super::plan::Plan;
@@ -50,6 +52,8 @@ pub struct World<E: Subject> {
 const EVENTS_MAX: u64 = 40_000_000;
 /// The time for which the end is watched: the driver's lingering, timers and cancels must be over by then.
 const REST_US: u64 = 12_000_000;
+/// The time within which the pooler follows a database again when nothing goes wrong any more: it tries once a minute at least.
+const FOLLOW_AGAIN_US: u64 = 150_000_000;
 /// The wall clock at the beginning of a run.
 const WALL_US: u64 = 1_700_000_000_000_000;
 
@@ -67,6 +71,7 @@ impl<E: Subject> World<E> {
         }
         cx.after(PROBE_US, Event::Probe);
         schedule(&mut cx);
+        cx.in_wal(|_, _| ());
         if plan.cluster.as_ref().is_some_and(|cluster| cluster.source_us.is_some()) {
             // What a source says may hold clients at any time.
             cx.checks.operator_words.extend(TOLD);
@@ -130,11 +135,13 @@ impl<E: Subject> World<E> {
                 && self.operator.as_ref().is_none_or(Operator::is_gone) =>
             {
                 self.resting_since_us = Some(self.cx.now_us);
+                self.cx.in_wal(|wal, rng| wal.ends(rng));
                 self.cx.now_us
             }
             None => return false,
         };
-        self.cx.now_us >= since + REST_US
+        let follows = self.cx.wal.as_ref().is_none_or(|wal| wal.is_followed());
+        self.cx.now_us >= since + if follows { REST_US } else { FOLLOW_AGAIN_US }
     }
 
     fn happen(&mut self, event: Event) {
@@ -187,6 +194,39 @@ impl<E: Subject> World<E> {
             Event::Probe => self.probe(),
             Event::Nodes => self.cluster.nodes_act(&mut self.cx),
             Event::Source => self.source_speaks(),
+            Event::Wal(event) => self.wal_goes_on(event),
+        }
+    }
+
+    /// Something happens to the log of the followed server.
+    fn wal_goes_on(&mut self, event: WalEvent) {
+        let (cx, cluster) = (&mut self.cx, &mut self.cluster);
+        let now_us = cx.now_us;
+        match event {
+            WalEvent::Flushed(position) => {
+                cx.in_wal(|wal, rng| wal.flushed(rng, position));
+            }
+            WalEvent::Visible(xid) => {
+                let process = cx.in_wal(|wal, _| wal.becomes_visible(xid, now_us)).flatten();
+                if let Some(process) = process {
+                    cluster.backends[process].go_on(cx);
+                }
+            }
+            WalEvent::Wake(process) => {
+                cx.in_wal(|wal, _| wal.wakes(process));
+                cluster.backends[process].go_on(cx);
+            }
+            WalEvent::Outside => {
+                cx.in_wal(|wal, rng| wal.happens(rng));
+            }
+            WalEvent::Changes => match cx.in_wal(|wal, rng| wal.changes(rng, now_us)) {
+                None | Some(Blow::None) => {}
+                Some(Blow::EndFollower) => cluster.end_follower(cx),
+                Some(Blow::Restart) => cluster.restart(cx),
+            },
+            WalEvent::Up => {
+                cx.in_wal(|wal, _| wal.comes_up());
+            }
         }
     }
 
@@ -298,6 +338,12 @@ impl<E: Subject> World<E> {
             return;
         }
         let node = node_of(endpoint);
+        if self.cx.wal.as_ref().is_some_and(|wal| wal.is_down()) {
+            let now_us = self.cx.now_us;
+            self.cx.checks.login_failed(None, now_us);
+            let why = Closed::DialFailed("connection refused".to_owned());
+            return self.deliver(worker, Inbound::DialFailed(conn, why));
+        }
         match self.cx.nodes.as_ref().and_then(|nodes| nodes.nodes.get(node)) {
             // Nothing comes back, and nothing says so.
             Some(node) if node.isolated => return,

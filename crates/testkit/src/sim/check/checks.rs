@@ -454,6 +454,8 @@ impl Checks {
         // In session pooling a server also makes room for one with another client's startup parameters.
         let watched = watched && self.plan.mode != Mode::Session;
         let watched = watched && self.plan.cluster.is_none();
+        // A server whose settings have changed is replaced.
+        let watched = watched && self.plan.follow().is_none();
         let calm = self.plan.faults.is_none() && !limited && !short_lived && watched;
         if calm && self.servers_closed > excused {
             let text =

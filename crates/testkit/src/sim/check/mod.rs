@@ -5,6 +5,7 @@
 
 pub mod board;
 pub mod checks;
+pub mod followed;
 pub mod notify_check;
 pub mod pairs;
 pub mod queued_behind;

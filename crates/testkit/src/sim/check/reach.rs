@@ -97,8 +97,17 @@ pub const IN_CLUSTERS: [&str; 30] = [
 ];
 
 /// Events of any sixty worlds with a query cache.
-pub const WITH_A_CACHE: [&str; 3] =
-    ["answers from the cache", "answers that the cache kept", "statements that the cache could not answer"];
+pub const WITH_A_CACHE: [&str; 9] = [
+    "answers from the cache",
+    "answers not kept for a change on its way",
+    "answers that the cache kept",
+    "answers that were followed",
+    "answers whose tables had changed",
+    "followed servers restarted",
+    "followers ended",
+    "statements that the cache could not answer",
+    "streams begun",
+];
 
 /// Events of any two thousand seeds, in addition to the others.
 pub const IN_TWO_THOUSAND: [&str; 1] = ["pins"];

@@ -139,6 +139,7 @@ impl<E: Subject> World<E> {
     /// Adds the machines' own counters to the report.
     pub(in crate::sim) fn count_rides(&mut self) {
         self.cx.questions.clear();
+        let follows = self.cx.wal.is_some();
         for at in 0..self.sim_workers.len() {
             let look = Mail::SnapshotRequest {
                 ticket: 0,
@@ -155,6 +156,9 @@ impl<E: Subject> World<E> {
                     ("multiplexed put back", requeued),
                     ("multiplex violations", violations),
                     ("answers from the cache", pool.cache.hits),
+                    ("answers that were followed", if follows { pool.cache.hits } else { 0 }),
+                    ("answers whose tables had changed", pool.cache.changed),
+                    ("answers not kept for a change on its way", pool.cache.unsettled),
                     ("statements that the cache could not answer", pool.cache.misses),
                     ("answers that the cache kept", pool.cache.fills),
                 ];
@@ -177,6 +181,7 @@ impl<E: Subject> World<E> {
                     let is_ending = backend.is_dead() && !link.to_pooler.is_empty();
                     backend.is_idle(&self.cx)
                         || opens && fresh
+                        || backend.is_follower
                         || self.cx.nodes.is_some() && (backend.is_watching() || is_ending)
                 }
                 _ => false,
@@ -187,6 +192,9 @@ impl<E: Subject> World<E> {
         }
         if !left.is_empty() {
             self.cx.fail("no connection is left over", left.join(", "));
+        }
+        if self.cx.wal.as_ref().is_some_and(|wal| !wal.is_followed()) {
+            self.cx.fail("a database is followed again when nothing goes wrong", "it is not".to_owned());
         }
         self.cx.checks.at_end();
     }

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::sim::check::board;
+use crate::sim::check::followed::{Saw, TABLES, Values};
 use crate::sim::model::nodes::Snapshot;
 use crate::sim::model::nodes::xids::{Change, Told};
 use crate::sim::model::state::settings::TRACKED;
@@ -63,8 +64,8 @@ pub struct Oracle {
     process: Option<(Vec<u8>, bool)>,
     /// The snapshot of the statement whose rows came last, with its number.
     saw: Option<(u32, Snapshot)>,
-    /// The value of the board in the last row, if that is the answer to a text of all clients.
-    saw_board: Option<u64>,
+    /// What the last row tells of the board.
+    saw_board: Option<Saw>,
     /// The changes of the client's open transaction, and its reports about others' changes.
     changes: Vec<Change>,
     told_of: Vec<Told>,
@@ -114,8 +115,8 @@ impl Oracle {
         self.saw.take()
     }
 
-    /// Returns the value of the board that has just come.
-    pub fn take_saw_board(&mut self) -> Option<u64> {
+    /// Returns what the row that has just come tells of the board.
+    pub fn take_saw_board(&mut self) -> Option<Saw> {
         self.saw_board.take()
     }
 
@@ -390,7 +391,10 @@ impl Oracle {
         let number = Tag::of(&String::from_utf8_lossy(got[0])).number;
         self.saw = Snapshot::read(&process).map(|snapshot| (number, snapshot));
         let (place, board) = process.split_once(board::MARK).unwrap_or((&process, ""));
-        self.saw_board = board.parse().ok().filter(|_| is_everybodys);
+        self.saw_board = read_board(board).map(|values| {
+            let text = std::str::from_utf8(got[TEXT_COLUMN]).ok().and_then(|text| text.parse().ok());
+            Saw { values, text: text.filter(|_| is_everybodys) }
+        });
         if is_everybodys {
             // It may be an answer that was kept, from another server.
             return Ok(());
@@ -422,6 +426,16 @@ fn shown(message: &Message) -> String {
         }
         None => format!("{message:?}"),
     }
+}
+
+/// Reads the values of the board in a row.
+fn read_board(text: &str) -> Option<Values> {
+    let mut values = [0; TABLES];
+    let mut parts = text.split(',');
+    for value in &mut values {
+        *value = parts.next()?.parse().ok()?;
+    }
+    Some(values)
 }
 
 /// The same session, at a server that is a standby by the last that it has told: it has all but its channels.

@@ -27,6 +27,8 @@ pub struct Phrases {
     extended: bool,
     /// Clients change and read the board, too.
     boards: bool,
+    /// The changes of several tables are followed.
+    follows: bool,
 }
 
 /// Names a client has for its prepared statements: few, so that they meet.
@@ -54,6 +56,7 @@ impl Phrases {
             extended: profile.has_extended,
             // A cancel request must be known to hit a statement of its client's.
             boards: plan.cache.is_some() && !long,
+            follows: plan.follow().is_some(),
         }
     }
 
@@ -383,6 +386,16 @@ impl Phrases {
                 self.fetch(&mut messages);
                 messages.push(sync());
                 messages
+            }
+            4..8 if self.follows => {
+                let (what, number) = *self.rng.pick(&[
+                    ("ledger", 40),
+                    ("ledger", 40),
+                    ("board, ledger", 41),
+                    ("journal", 42),
+                    ("swap", 43),
+                ]);
+                self.wrap(&format!("SELECT {what} /*t={number} r=1*/"))
             }
             _ => self.wrap(&format!("SELECT board /*t={} r=1 d={duration_us}*/", 20 + kind)),
         }

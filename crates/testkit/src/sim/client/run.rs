@@ -464,11 +464,16 @@ impl Client {
         {
             cx.fail(OLD_READ, format!("client {}: {wrong}", self.script.id));
         }
-        if let Some(value) = self.oracle.take_saw_board()
-            && let Some((check, text)) =
-                cx.board.as_ref().and_then(|board| board.saw(self.script.id, value, self.asked_us))
-        {
-            cx.fail(check, text);
+        if let Some(saw) = self.oracle.take_saw_board() {
+            let (client, asked_us) = (self.script.id, self.asked_us);
+            let wrong = match (&mut cx.wal, &cx.board) {
+                (Some(wal), _) => wal.check.saw(client, &saw, asked_us),
+                (None, Some(board)) if saw.text.is_some() => board.saw(client, saw.values[0], asked_us),
+                _ => None,
+            };
+            if let Some((check, text)) = wrong {
+                cx.fail(check, text);
+            }
         }
         self.oracle.take_told().iter().for_each(|told| self.told(cx, told));
         match verdict {
@@ -499,6 +504,9 @@ impl Client {
     fn told(&self, cx: &mut SimContext, told: &Told) {
         if let Some(board) = &mut cx.board {
             board.told(told);
+        }
+        if let Some(wal) = &mut cx.wal {
+            wal.check.told(told);
         }
         let Some(mut nodes) = cx.nodes.take() else { return };
         let wrong = nodes.told(told, |link| cx.link(link).to_pooler.read_bytes());

@@ -245,6 +245,50 @@ impl Groups<'_> {
     }
 }
 
+/// A client mostly reads the tables that are followed, with the texts of all clients, and changes one of them now and then.
+#[must_use]
+pub fn reads_of_followed(id: u32, rng: &mut Rng) -> Vec<Step> {
+    let (mut steps, mut number) = (Vec::new(), NUMBERS_OF_TRANSACTIONS);
+    let think_us = *rng.pick(&[300, 3_000, 30_000]);
+    for _ in 0..rng.between(20, 120) {
+        let read = *rng.pick(&[
+            "SELECT board /*t=20 r=1*/",
+            "SELECT board /*t=20 r=1*/",
+            "SELECT board /*t=22 r=1 d=4000*/",
+            "SELECT ledger /*t=40 r=1*/",
+            "SELECT ledger /*t=40 r=1*/",
+            "SELECT board, ledger /*t=41 r=1*/",
+            "SELECT journal /*t=42 r=1*/",
+            "SELECT swap /*t=43 r=1*/",
+        ]);
+        let mut own = |words: &str| {
+            number += 1;
+            format!("{words} /*c={id} n={number}*/")
+        };
+        let texts = match rng.below(20) {
+            0..2 => vec![own("UPDATE board")],
+            2 => vec![own("BEGIN"), own("UPDATE board"), read.to_owned(), own("COMMIT")],
+            3 => vec![own("BEGIN"), own("UPDATE board"), own("UPDATE board"), own("ROLLBACK")],
+            4 => vec![own("BEGIN"), read.to_owned(), own("COMMIT")],
+            _ => vec![read.to_owned()],
+        };
+        for text in texts {
+            let messages = match rng.percent(20) {
+                true => vec![parse("", &text), bind("", "", &[]), describe(b'P', ""), execute("", 0), sync()],
+                false => vec![query(&text)],
+            };
+            steps.push(Step {
+                think_us: rng.skewed(think_us),
+                messages,
+                unless_copying: None,
+                wait: Wait::Answers,
+                cancel_after_us: None,
+            });
+        }
+    }
+    steps
+}
+
 /// A client changes something in so many transactions, one after the other. `reads_first`: many of them read something before that, and
 /// use what has no place at a standby behind that.
 #[must_use]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pgweir_auth::Guard;
 
+use super::followed::follower::Follower;
 use super::login::encoded;
 use super::nodes::lag::{LAG_QUERY, LagAnswer};
 use super::outcome::{Lie, Moment, ServerOutcome};
@@ -27,6 +28,8 @@ pub(super) enum Stage {
     LoggingIn(Vec<(String, String)>),
     /// The process serves a session.
     Serving(Box<Session>),
+    /// The process serves a connection by which the pooler follows the database.
+    Following(Box<Follower>),
     /// Carries a cancel request, until it has taken effect.
     Cancelling,
     /// Has gone out of its mind, and stays until the pooler has had enough of it.
@@ -53,6 +56,8 @@ pub struct Backend {
     pub node: usize,
     /// The pooler asks it what its node is, and nothing else.
     pub is_watch: bool,
+    /// The pooler follows the database by it.
+    pub is_follower: bool,
     /// The process's connection.
     pub link: LinkId,
     /// The process that a cancel request names, with the key.
@@ -135,6 +140,7 @@ impl Backend {
             pid,
             node,
             is_watch: false,
+            is_follower: false,
             link,
             cancels: None,
             secret,
@@ -311,6 +317,11 @@ impl Backend {
         }
     }
 
+    /// Returns whether the process waits until its transaction is visible.
+    fn is_committing(&self, cx: &SimContext) -> bool {
+        cx.wal.as_ref().is_some_and(|wal| wal.is_committing(self.pid))
+    }
+
     /// Returns whether no bytes pass between the process's node and the pooler.
     fn is_cut_off(&self, cx: &SimContext) -> bool {
         cx.nodes.as_ref().is_some_and(|nodes| nodes.is_isolated(self.node))
@@ -318,7 +329,7 @@ impl Backend {
 
     /// Ends the process because its node has crashed.
     pub fn crash(&mut self, cx: &mut SimContext) {
-        if self.is_watch {
+        if self.is_watch || self.is_follower {
             self.close(cx, End::Reset);
         } else {
             self.die(cx, End::Reset);
@@ -373,7 +384,8 @@ impl Backend {
         }
         loop {
             self.push_out(cx);
-            if self.sleeping || self.waits_for.is_some() || !self.sending.is_empty() {
+            if self.sleeping || self.waits_for.is_some() || !self.sending.is_empty() || self.is_committing(cx)
+            {
                 return;
             }
             let moved = match &mut self.stage {
@@ -382,13 +394,17 @@ impl Backend {
                 }
                 Stage::Starting => self.start(cx),
                 Stage::Asking(..) => self.take_password(cx),
+                Stage::Following(_) => self.go_on_following(cx),
                 Stage::Serving(session) => {
                     if let Some(nodes) = &mut cx.nodes {
                         let snapshot = nodes.snapshot(self.node, cx.now_us);
                         session.look(snapshot, nodes.nodes[self.node].in_recovery);
                     }
                     if let Some(board) = &cx.board {
-                        session.look_at_board(board.value());
+                        session.look_at_board([board.value(), 0, 0, 0]);
+                    }
+                    if let Some(wal) = &cx.wal {
+                        session.look_at_board(wal.check.values());
                     }
                     let step = session.step();
                     self.serve(cx, step)
@@ -678,9 +694,10 @@ impl Backend {
 
     /// A statement has changed something: its transaction has a number from here on.
     fn takes_number(&self, cx: &mut SimContext, tag: &Tag) {
-        let now_us = cx.now_us;
-        let Some(nodes) = &mut cx.nodes else { return };
+        let (process, now_us) = (self.pid, cx.now_us);
         let change = (tag.client.unwrap_or_default(), tag.number);
+        cx.in_wal(|wal, rng| wal.write(rng, process, change));
+        let Some(nodes) = &mut cx.nodes else { return };
         let is_recorded = !tag.number.is_multiple_of(UNRECORDED_ONE_IN);
         if nodes.writes(self.node, self.pid, change, is_recorded, now_us) {
             cx.count("numbers given out again");
@@ -695,6 +712,13 @@ impl Backend {
             if cx.nodes.as_ref().is_some_and(|nodes| nodes.is_reused(self.node, *xid)) {
                 cx.count("numbers asked for that were given out again");
             }
+        }
+        if let (Inquiry::Node, Some(wal)) = (inquiry, &cx.wal) {
+            let reply = wal.node();
+            if let Stage::Serving(session) = &mut self.stage {
+                session.replied(reply);
+            }
+            return;
         }
         let Some(nodes) = &mut cx.nodes else { return };
         let reply = nodes.reply(self.node, self.pid, inquiry, now_us);
@@ -720,6 +744,8 @@ impl Backend {
         if let Some(board) = cx.board.as_mut().filter(|_| kept) {
             board.commits(&changes, now_us);
         }
+        let process = self.pid;
+        cx.in_wal(|wal, rng| wal.end(rng, process, kept));
         let Some(nodes) = &mut cx.nodes else { return };
         if !kept {
             return nodes.rolls_back(self.pid);

@@ -1,6 +1,7 @@
 //! The server processes of the model, and the events that affect them.
 
 use super::backend::Backend;
+use super::followed::WalEvent;
 use super::nodes::{Act, Status, TOLD, schedule};
 use super::outcome::ServerOutcome;
 use crate::sim::context::{Event, LinkId, SimContext};
@@ -67,6 +68,33 @@ impl Cluster {
             }
         }
         schedule(cx);
+    }
+
+    /// One of the connections by which the pooler follows the database ends.
+    pub fn end_follower(&mut self, cx: &mut SimContext) {
+        let followers: Vec<usize> =
+            self.backends.iter().filter(|one| one.is_follower && !one.is_dead()).map(|one| one.pid).collect();
+        if !followers.is_empty() {
+            let pid = *cx.rng.pick(&followers);
+            cx.count("followers ended");
+            self.backends[pid].crash(cx);
+        }
+    }
+
+    /// The server of the followed database is restarted.
+    pub fn restart(&mut self, cx: &mut SimContext) {
+        cx.count("followed servers restarted");
+        cx.note(|| "the server is restarted".to_owned());
+        for backend in self.backends.iter_mut().filter(|backend| !backend.is_dead()) {
+            backend.stop(cx);
+        }
+        let now_us = cx.now_us;
+        let up_in_us = 1 + cx.rng.skewed(300_000);
+        cx.in_wal(|wal, rng| {
+            wal.others_lose();
+            wal.shut_down(rng, now_us);
+            wal.due.push((up_in_us, WalEvent::Up));
+        });
     }
 
     /// A cancel request takes effect, as `kill(pid, SIGINT)` does: on whatever that process is doing now.

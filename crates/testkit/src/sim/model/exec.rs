@@ -319,6 +319,10 @@ impl Run {
             }
             Verb::Hold(hold) => session.hold(hold, &tag)?,
             Verb::Inquire(_) => reply(session)?,
+            Verb::Locks => {
+                say_row(session, &[Some("false".to_owned()), Some(session.locks())]);
+                "SELECT 1".to_owned()
+            }
         };
         session.report_settings_early();
         session.say(Body::new().text(&done).message(b'C'));

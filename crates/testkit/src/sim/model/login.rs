@@ -3,6 +3,7 @@
 use pgweir_auth::{Guard, GuardEnv, Method, Secret, Verdict};
 
 use super::backend::{Backend, Stage};
+use super::followed::FOLLOWER;
 use super::nodes::{Nodes, WATCHER};
 use super::outcome::ServerOutcome;
 use super::session::{Balanced, Behaviour, Session};
@@ -84,6 +85,7 @@ impl Backend {
             match name {
                 "user" => user = value,
                 "database" => database = value,
+                "replication" if cx.wal.is_some() => {}
                 name if known(name).is_some() => parameters.push((name.to_owned(), value)),
                 other => {
                     let text = format!("unrecognized configuration parameter \"{other}\"");
@@ -93,7 +95,8 @@ impl Backend {
         }
         let pool = (database, user);
         self.is_watch = cx.nodes.is_some() && pool.1 == WATCHER;
-        if !self.is_watch {
+        self.is_follower = cx.wal.is_some() && pool.1 == FOLLOWER;
+        if !self.is_watch && !self.is_follower {
             self.pool = Some(pool.clone());
             let has_changed = cx.nodes.as_ref().is_some_and(|nodes| nodes.has_changed_role(self.node));
             cx.checks.server_named(self.link, pool.clone(), has_changed);
@@ -204,7 +207,10 @@ impl Backend {
             self.close(cx, End::Reset);
             return;
         }
-        self.stage = Stage::Serving(Box::new(session));
+        self.stage = match self.is_follower {
+            true => Stage::Following(Box::default()),
+            false => Stage::Serving(Box::new(session)),
+        };
         (self.sent_bytes, self.greeting_bytes) = (0, greeting.len() as u64);
         self.send(cx, &greeting);
         if self.outcome == ServerOutcome::Terminated {

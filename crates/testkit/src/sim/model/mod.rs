@@ -4,6 +4,7 @@ pub mod backend;
 pub mod cluster;
 mod copy;
 mod exec;
+pub mod followed;
 mod login;
 pub mod nodes;
 mod others;

@@ -66,6 +66,8 @@ impl Backend {
         self.waits_since_us = None;
         self.listening.clear();
         cx.locks.ended(self.pid);
+        let process = self.pid;
+        cx.in_wal(|wal, rng| wal.gone(rng, process));
         if let Some(nodes) = &mut cx.nodes {
             nodes.rolls_back(self.pid);
         }

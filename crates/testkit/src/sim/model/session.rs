@@ -13,6 +13,8 @@ use super::nodes::Snapshot;
 use super::nodes::xids::Reply;
 use super::statement::{Hold, Inquiry, Statement, Tag, Verb, parse};
 use crate::sim::check::board;
+use crate::sim::check::followed::{DEFINITIONS, Values};
+use crate::sim::model::followed::asked;
 use crate::sim::model::state::holdings::{Holdings, Told};
 use crate::sim::model::state::prepared::{Portal, Prepared};
 use crate::sim::model::state::settings::Settings;
@@ -219,8 +221,8 @@ pub struct Session {
 #[derive(Clone, Debug, Default)]
 struct Sees {
     next: Option<Snapshot>,
-    /// The value of the board.
-    board: Option<u64>,
+    /// The values of the board.
+    board: Option<Values>,
     now: String,
 }
 
@@ -281,9 +283,16 @@ impl Session {
         self.has_left_recovery = self.behaviour.in_hot_standby == Some(true) && !in_recovery;
     }
 
-    /// Sets the value of the board for a statement that begins with the next step.
-    pub fn look_at_board(&mut self, value: u64) {
-        self.sees.board = Some(value);
+    /// Sets the values of the board for a statement that begins with the next step.
+    pub fn look_at_board(&mut self, values: Values) {
+        self.sees.board = Some(values);
+    }
+
+    /// Returns the tables that PostgreSQL has locked to read the statement that the pooler has prepared.
+    pub(super) fn locks(&self) -> String {
+        let prepared = self.prepared.get("PGWEIR_CACHE").and_then(|prepared| prepared.statement.as_ref());
+        let definitions = self.sees.board.map_or(0, |values| values[DEFINITIONS]);
+        prepared.map(|statement| asked::locks(statement.tag.text, definitions)).unwrap_or_default()
     }
 
     /// Returns the present place of the session's node.
@@ -299,8 +308,8 @@ impl Session {
     /// A statement takes its snapshot.
     pub(super) fn take_snapshot(&mut self) {
         self.sees.now = self.sees.next.map(Snapshot::render).unwrap_or_default();
-        if let Some(value) = self.sees.board {
-            self.sees.now.push_str(&format!("{}{value}", board::MARK));
+        if let Some([a, b, c, d]) = self.sees.board {
+            self.sees.now.push_str(&format!("{}{a},{b},{c},{d}", board::MARK));
         }
     }
 

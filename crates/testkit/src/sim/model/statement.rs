@@ -6,6 +6,11 @@
 
 use pgweir_core::own_settings;
 
+/// The beginning of the question which server a session is at.
+const IDENTIFY: &str = "SELECT (EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time())";
+/// The beginning of a question for the tables of a statement: it begins a transaction.
+const ANALYSE: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL lock_timeout";
+
 /// The name of what is another thing on a standby, as the catalog says.
 pub const SEQUENCE: &str = "a_seq";
 
@@ -162,8 +167,10 @@ pub enum Verb {
     PutBack(Vec<(String, String)>),
     /// State besides settings is created, used or ended.
     Hold(Hold),
-    /// The pooler asks for a transaction.
+    /// The pooler asks for a transaction, or for the server.
     Inquire(Inquiry),
+    /// The pooler asks for the tables that the session has locked.
+    Locks,
 }
 
 /// A question of the pooler about a transaction.
@@ -172,6 +179,8 @@ pub enum Inquiry {
     /// The number of the open transaction, the position of the log, the end of a record with that number,
     /// which is written for it, and the place where recovery had ended.
     Number,
+    /// The server that the session is at.
+    Node,
     /// The outcome of another transaction, the place where recovery ended, and the run of the server.
     Outcome {
         /// The number of that transaction.
@@ -268,6 +277,13 @@ pub fn parse(text: &str) -> Result<Vec<Statement>, String> {
     let text = without_own_settings(text);
     if text.starts_with("DO $pgweir$") {
         return Ok(vec![Statement { verb: Verb::CheckSequences, tag: Tag::default(), params: 0 }]);
+    }
+    if text.starts_with(IDENTIFY) {
+        let verb = Verb::Inquire(Inquiry::Node);
+        return Ok(vec![Statement { verb, tag: Tag::default(), params: 0 }]);
+    }
+    if text.starts_with(ANALYSE) {
+        return Ok(vec![Statement { verb: Verb::BeginReadOnly, tag: Tag::default(), params: 0 }]);
     }
     let mut statements = Vec::new();
     let mut tag = Tag::default();
@@ -369,6 +385,7 @@ fn verb(words: &[String]) -> Result<Verb, String> {
         }
         ["SELECT", "AT::PG_CATALOG.TEXT", ..] => Verb::Position { replayed: false },
         ["SELECT", "PG_CATALOG.PG_LAST_WAL_REPLAY_LSN", ..] => Verb::Position { replayed: true },
+        ["SELECT", "PG_CATALOG.PG_IS_IN_RECOVERY", ..] => Verb::Locks,
         ["SELECT", "'G", ..] => Verb::Catalog,
         ["SELECT", "'S", ..] => Verb::Everything(asked_by_name(words)),
         ["SELECT", name, "(", ..] if name.contains("ADVISORY") => locks(&upper)?,

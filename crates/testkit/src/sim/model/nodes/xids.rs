@@ -237,6 +237,8 @@ impl Nodes {
                 let record = record.map(|xid| position(self.mark(timeline, xid, now_us)));
                 Ok(vec![xid.map(|xid| xid.to_string()), Some(inserts_at), record, recovered])
             }
+            // The pooler follows no database of a cluster.
+            Inquiry::Node => Err(("0A000", "the database of a cluster is followed".to_owned())),
             Inquiry::Outcome { xid, .. } => {
                 let status = self.status(node, timeline, *xid)?;
                 let run = [format!("{timeline:08X}"), IDENTIFIER.to_owned(), started.to_string()];
