@@ -21,6 +21,7 @@ fn followed() -> (Following, [End; 2]) {
     rig.send(watches[1], &standby());
     let mut known = logged_in(rig, "10.0.0.1:5432");
     STEPS.into_iter().for_each(|step| known.take(step));
+    known.marked("10:10:", 0x100);
     known.probed("10:10:", 0x100);
     known.rig.gets(known.stream);
     known.rig.pass_us(10);
@@ -60,8 +61,10 @@ fn the_primary_is_followed_and_the_next_one_from_the_start() {
     STEPS.into_iter().for_each(|step| known.take_as(step, &PROMOTED));
     assert!(known.rig.is_closed(next), "its settings may be older than those that are followed");
     known.rig.gets_raw(known.stream);
-    known.gets(known.monitor, "pg_current_snapshot");
-    known.rig.send(known.monitor, &be::answer(&[&["10:10:", "0/300", PROMOTED[0]]]));
+    for _ in 0..2 {
+        known.gets(known.monitor, "pg_current_snapshot");
+        known.rig.send(known.monitor, &be::answer(&[&["10:10:", "0/300", PROMOTED[0]]]));
+    }
     assert!(known.shown().contains("following"), "{}", known.shown());
 }
 

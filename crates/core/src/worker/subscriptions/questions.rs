@@ -21,7 +21,8 @@ const SETTINGS: &str = "SET search_path = pg_catalog; SET statement_timeout = 0;
 pub(super) const PROBE: &str = "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, \
     (EXTRACT(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text";
 
-/// A probe that makes PostgreSQL write its log up to the told position, for servers where others commit asynchronously.
+/// A probe that makes PostgreSQL write its log up to the told position, for servers where others commit asynchronously. It is a transaction that
+/// has a number, the highest one.
 pub(super) const FLUSHING_PROBE: &str = "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, \
     (EXTRACT(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text, pg_logical_emit_message(true, 'pgweir', '')::text";
 

@@ -124,10 +124,20 @@ enum Phase {
     Creating,
     /// The stream was asked for.
     Starting(u64),
-    /// The stream has begun. The transactions of the first stamp are waited for.
-    Opening(Option<Arc<Stamp>>),
+    /// The stream has begun. The transactions that run are waited for.
+    Opening(Opening),
     /// Answers may be kept.
     Following,
+}
+
+/// The steps of waiting for transactions. A snapshot leaves out those that are newer than the last transaction that has ended.
+enum Opening {
+    /// The next probe is a transaction of its own, so that all transactions that run now are older than one that has ended.
+    Marking,
+    /// That probe was answered: the next stamp tells of all transactions that ran before it.
+    Marked,
+    /// The transactions of this stamp are waited for.
+    Awaiting(Arc<Stamp>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -322,7 +332,7 @@ impl Subscription {
 
     /// Keeps answers from being kept until the transactions that run now are over.
     fn wait_for_transactions(&mut self) {
-        self.phase = Phase::Opening(None);
+        self.phase = Phase::Opening(Opening::Marking);
         self.news.push(News::Closed("waiting for the transactions that were open at the start".into()));
     }
 
@@ -446,10 +456,14 @@ impl Subscription {
         let Some(probe) = self.session.probes.answer(position, page_bytes) else { return Ok(()) };
         self.session.near = Some(Arc::clone(&stamp));
         self.news.push(News::Stamp(probe.number, Arc::clone(&stamp)));
-        let first = match &mut self.phase {
-            Phase::Opening(first) => first.get_or_insert_with(|| Arc::clone(&stamp)),
-            _ => return self.confirm(),
-        };
+        if let Phase::Opening(Opening::Marking) = self.phase {
+            self.phase = Phase::Opening(Opening::Marked);
+            return self.confirm();
+        }
+        if let Phase::Opening(Opening::Marked) = self.phase {
+            self.phase = Phase::Opening(Opening::Awaiting(Arc::clone(&stamp)));
+        }
+        let Phase::Opening(Opening::Awaiting(first)) = &self.phase else { return self.confirm() };
         if stamp.is_after_all_of(first) {
             if self.session.catalog.is_some() {
                 self.phase = Phase::Following;
@@ -559,6 +573,7 @@ impl Subscription {
         session.probes.send(StampNumber(number), now_us);
         let waits_us = session.probes.unconfirmed_since_us().map(|since_us| now_us.saturating_sub(since_us));
         match waits_us {
+            _ if matches!(self.phase, Phase::Opening(Opening::Marking)) => questions::FLUSHING_PROBE,
             Some(waits_us) if waits_us >= flush_us => questions::FLUSHING_PROBE,
             _ => questions::PROBE,
         }
@@ -582,6 +597,7 @@ impl Subscription {
             None => u64::MAX,
         };
         match (&self.phase, self.session.wanted) {
+            (Phase::Opening(Opening::Marked), _) => 0,
             (Phase::Opening(_), _) => regular_us,
             (Phase::Following, Wanted::Now) => 0,
             (Phase::Following, Wanted::Soon) => regular_us.min(flush_due_us),
