@@ -336,6 +336,14 @@ impl Wal {
         self.of_process.retain(|_, own| *own != xid);
     }
 
+    /// A part of a transaction is rolled back.
+    fn roll_back_part(&mut self, rng: &mut Rng, xid: u64, part: u64) {
+        self.append(rng, What::Abort { xid, part });
+        if let Some(transaction) = self.running.get_mut(&xid) {
+            transaction.rows.retain(|(of, _)| *of != part);
+        }
+    }
+
     /// A transaction is over.
     fn complete(&mut self, xid: u64) {
         self.running.remove(&xid);
@@ -427,5 +435,91 @@ impl Wal {
         (self.started_us, self.settings, self.is_down) = (now_us, self.settings + 1, true);
         self.slots.clear();
         self.senders.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wal() -> (Wal, Rng) {
+        let options = FollowPlan {
+            max_age_ms: 100,
+            probe_ms: 20,
+            ddl_ms: 1000,
+            lag_us_max: 1,
+            large_from: 1000,
+            quiet_us_max: 1,
+            has_faults: false,
+        };
+        (Wal::new(options, 7, 0), Rng::new(1))
+    }
+
+    /// The transaction's number, without its epoch, is in what the stream sends.
+    fn sends(wal: &mut Wal, rng: &mut Rng, xid: u64) -> bool {
+        wal.wakes(1);
+        let begins = (xid & 0xffff_ffff).to_be_bytes();
+        let is_begin =
+            |message: &Message| message.body.get(25) == Some(&b'B') && message.body.ends_with(&begins[4..]);
+        (0..100).any(|_| {
+            wal.wakes(1);
+            wal.send(rng, 1).iter().any(is_begin)
+        })
+    }
+
+    #[test]
+    fn a_transaction_is_sent_when_it_is_on_disk_and_may_be_invisible_then() {
+        let (mut wal, mut rng) = wal();
+        wal.begin_slot(1);
+        assert!(wal.is_slot_made(1), "no transaction runs");
+        wal.write(&mut rng, 2, (1, 5));
+        wal.end(&mut rng, 2, true);
+        let xid = wal.next_xid - 1;
+        assert!(wal.is_committing(2) && !sends(&mut wal, &mut rng, xid));
+        wal.flushed(&mut rng, wal.end);
+        assert!(sends(&mut wal, &mut rng, xid));
+        assert_eq!(
+            wal.snapshot(),
+            format!("{xid}:{xid}:"),
+            "it is the newest one, which is told as not begun"
+        );
+        assert_eq!((wal.check.values()[BOARD], wal.becomes_visible(xid, 9)), (0, Some(2)));
+        assert_eq!((wal.check.values()[BOARD], wal.is_committing(2)), (1, false));
+        assert_eq!(wal.snapshot(), format!("{0}:{0}:", xid + 1));
+    }
+
+    #[test]
+    fn a_slot_waits_twice_and_sends_nothing_that_was_committed_before() {
+        let (mut wal, mut rng) = wal();
+        wal.write(&mut rng, 2, (1, 5));
+        let first = wal.next_xid - 1;
+        wal.begin_slot(1);
+        wal.write(&mut rng, 3, (2, 5));
+        let second = wal.next_xid - 1;
+        wal.end(&mut rng, 2, true);
+        assert!(!wal.is_slot_made(1));
+        wal.becomes_visible(first, 1);
+        assert!(!wal.is_slot_made(1), "the second one ran when the first was over");
+        // The third one is committed before the slot is made, and not visible.
+        wal.write(&mut rng, 4, (3, 5));
+        wal.end(&mut rng, 4, true);
+        let third = wal.next_xid - 1;
+        wal.end(&mut rng, 3, false);
+        assert!(wal.is_slot_made(1));
+        wal.flushed(&mut rng, wal.end);
+        assert!(![first, second, third].into_iter().any(|xid| sends(&mut wal, &mut rng, xid)));
+        assert_eq!(wal.snapshot(), format!("{third}:{third}:"), "no snapshot tells that it runs");
+    }
+
+    #[test]
+    fn a_part_that_is_rolled_back_changes_nothing() {
+        let (mut wal, mut rng) = wal();
+        let xid = wal.begin();
+        wal.write_row(&mut rng, xid, xid + 1, LEDGER);
+        wal.write_row(&mut rng, xid, xid, BOARD);
+        wal.roll_back_part(&mut rng, xid, xid + 1);
+        wal.commit(&mut rng, xid);
+        wal.becomes_visible(xid, 1);
+        assert_eq!(wal.check.values(), [1, 0, 0, 0]);
     }
 }

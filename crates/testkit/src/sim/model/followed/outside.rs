@@ -128,10 +128,7 @@ impl Wal {
             self.write_row(rng, xid, part, table);
         }
         if part != xid && rng.percent(40) {
-            self.append(rng, What::Abort { xid, part });
-            if let Some(transaction) = self.running.get_mut(&xid) {
-                transaction.rows.retain(|(of, _)| *of != part);
-            }
+            self.roll_back_part(rng, xid, part);
         }
     }
 
