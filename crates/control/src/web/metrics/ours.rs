@@ -45,7 +45,7 @@ fn cache(page: &mut Page, groups: &[Group<'_>]) {
         page.gauge(name, help);
         groups.iter().for_each(|group| page.value(&group.labels, value(&group.sum)));
     }
-    let counters: [Family; 17] = [
+    let counters: [Family; 18] = [
         ("pgweir_cache_hits_total", "Statements that were answered without a server", |sum| {
             sum.cache.hits.into()
         }),
