@@ -15,8 +15,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import psycopg
-
 from cache import world
 from cache.faults import Faults
 from cache.ledger import VIOLATIONS, Ledger

@@ -103,8 +103,11 @@ def run(way, options, certificates, folder):
         if way == "auto":
             eventually(lambda: [row["state"] for row in pooler.show("NODES")] == ["primary", "standby", "standby"], "all nodes are known")
         failed, ran = suite(options.suite, pooler.port, folder / way, options.schedule or options.suite / "parallel_schedule")
-        for row in pooler.show("CACHE") if way in RULES else []:
+        kept = pooler.show("CACHE") if way in RULES else []
+        for row in kept:
             print({name: row[name] for name in CACHE_COLUMNS}, flush=True)
+        if kept and not sum(int(row["hits"]) + int(row["coalesced"]) for row in kept):
+            print(f"{way}: no answer came from the cache: this shows only that the cache was not in the way", flush=True)
         shown = pooler.show("NODES") if way == "auto" else []
         for row in shown:
             print({name: row[name] for name in ("node", "reads", "second_tries", "misrouted")}, flush=True)
