@@ -1,6 +1,7 @@
 //! Answers that are kept until PostgreSQL tells of a change (`follow=wal`): the two connections that follow a database, what they are asked, and what
 //! clients are answered.
 
+use crate::listening::{channels, done};
 use crate::rig::{End, Rig, be, fe};
 
 const ON: &str =
@@ -435,6 +436,20 @@ fn a_transaction_that_the_first_snapshot_leaves_out_is_waited_for() {
     known.rig.pass_us(20_000);
     known.probed("14:14:", 0x200);
     assert!(known.shown().contains(",following,"), "{}", known.shown());
+}
+
+#[test]
+fn the_connection_that_listens_is_not_asked_what_it_is() {
+    let mut known = Following::opened("");
+    let (client, server) = known.client();
+    known.rig.send(client, &fe::query("LISTEN a"));
+    assert_eq!(known.rig.gets(server), ["Query LISTEN a"]);
+    known.rig.send(server, &done("LISTEN"));
+    channels(&mut known.rig, server, &["a"]);
+    let listens = known.rig.dialed();
+    known.rig.greet(listens);
+    let asked = known.rig.gets(listens).concat();
+    assert!(asked.starts_with("Query LISTEN \"a\";LISTEN"), "{asked}");
 }
 
 #[test]

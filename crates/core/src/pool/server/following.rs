@@ -145,7 +145,8 @@ impl Pool {
             return false;
         }
         let Some(server) = self.servers.get(id) else { return false };
-        if !server.opened.is_plain() || !server.branch.is_primary() {
+        // The connection that listens runs no statements of clients.
+        if !server.opened.is_plain() || !server.branch.is_primary() || self.is_notify_listener(id) {
             return false;
         }
         let text = own_settings::question(server.at.version, Asks::Little, node::QUESTION.as_bytes());
