@@ -304,7 +304,7 @@ impl FollowPlan {
             ddl_ms: *rng.pick(&[300, 1_000]),
             lag_us_max: *rng.pick(&[1_000, 100_000, 3_000_000]),
             large_from: *rng.pick(&[2, 4, 1_000]),
-            quiet_us_max: *rng.pick(&[3_000, 20_000, 100_000, 500_000]),
+            quiet_us_max: *rng.pick(&[10_000, 100_000, 500_000]),
             has_faults: rng.percent(50),
         }
     }
@@ -348,6 +348,9 @@ impl Plan {
         let follows = !coalesces && follow_rng.percent(60);
         let follow = follows.then(|| FollowPlan::draw(&mut follow_rng));
         let ttl_ms = if coalesces { 0 } else { ttl_ms };
+        // The least room is too little for any row of what is followed.
+        let (bytes, answer_bytes) =
+            if follows { (bytes.max(10_000), answer_bytes.max(2_000)) } else { (bytes, answer_bytes) };
         let mut plan =
             Plan::make(seed, profile, None, Some(CachePlan { ttl_ms, bytes, answer_bytes, follow }));
         if follow.is_some() {
@@ -360,13 +363,13 @@ impl Plan {
 
     /// Clients come when the changes may be followed, and most of them read what is followed again and again.
     fn stay_a_while(&mut self, rng: &mut Rng) {
-        // A cancel request must be known to hit a statement of its client's.
-        let cancels = self.clients.iter().any(|client| client.cancels);
+        // A cancel request must be known to hit a statement of its client's: in most worlds there is none.
+        let cancels = rng.percent(20) && self.clients.iter().any(|client| client.cancels);
         for client in &mut self.clients {
             client.begin_us += rng.below(200_000);
-            if !cancels && client.intruder.is_none() && rng.percent(70) {
+            if !cancels && client.intruder.is_none() && (client.cancels || rng.percent(70)) {
                 client.steps = script::reads_of_followed(client.id, rng);
-                client.vanish = None;
+                (client.cancels, client.vanish) = (false, None);
             }
         }
     }

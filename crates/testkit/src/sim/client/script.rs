@@ -249,8 +249,8 @@ impl Groups<'_> {
 #[must_use]
 pub fn reads_of_followed(id: u32, rng: &mut Rng) -> Vec<Step> {
     let (mut steps, mut number) = (Vec::new(), NUMBERS_OF_TRANSACTIONS);
-    let think_us = *rng.pick(&[300, 3_000, 30_000]);
-    for _ in 0..rng.between(20, 120) {
+    let think_us = *rng.pick(&[1_000, 10_000, 100_000]);
+    for _ in 0..rng.between(20, 200) {
         let read = *rng.pick(&[
             "SELECT board /*t=20 r=1*/",
             "SELECT board /*t=20 r=1*/",
@@ -265,7 +265,7 @@ pub fn reads_of_followed(id: u32, rng: &mut Rng) -> Vec<Step> {
             number += 1;
             format!("{words} /*c={id} n={number}*/")
         };
-        let texts = match rng.below(20) {
+        let texts = match rng.below(40) {
             0..2 => vec![own("UPDATE board")],
             2 => vec![own("BEGIN"), own("UPDATE board"), read.to_owned(), own("COMMIT")],
             3 => vec![own("BEGIN"), own("UPDATE board"), own("UPDATE board"), own("ROLLBACK")],

@@ -319,10 +319,7 @@ impl Run {
             }
             Verb::Hold(hold) => session.hold(hold, &tag)?,
             Verb::Inquire(_) => reply(session)?,
-            Verb::Locks => {
-                say_row(session, &[Some("false".to_owned()), Some(session.locks())]);
-                "SELECT 1".to_owned()
-            }
+            Verb::Locks => say_locks(session),
         };
         session.report_settings_early();
         session.say(Body::new().text(&done).message(b'C'));
@@ -402,6 +399,12 @@ fn put_back(session: &mut Session, values: &[(String, String)]) {
             let _ = session.settings.set(known, Some(value), false);
         }
     }
+}
+
+/// The answer to the pooler's question whether this is a standby, and for the tables that the session has locked.
+fn say_locks(session: &mut Session) -> String {
+    say_row(session, &[Some("false".to_owned()), Some(session.locks())]);
+    "SELECT 1".to_owned()
 }
 
 /// The answer to the pooler's question for a position.
