@@ -240,7 +240,7 @@ impl Wal {
         if position > self.flushed {
             self.flushed = position;
             let lag_us = self.options.lag_us_max;
-            let delay_us = if rng.percent(3) { rng.skewed(lag_us) } else { rng.skewed(1_000) };
+            let delay_us = if rng.percent(3) { rng.below(lag_us) } else { rng.skewed(1_000) };
             self.due.extend(self.senders.keys().map(|process| (1 + delay_us, WalEvent::Wake(*process))));
         }
     }
