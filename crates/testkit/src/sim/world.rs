@@ -216,6 +216,10 @@ impl<E: Subject> World<E> {
                 cx.in_wal(|wal, _| wal.wakes(process));
                 cluster.backends[process].go_on(cx);
             }
+            WalEvent::Resume(process) => {
+                cx.in_wal(|wal, _| wal.resumes(process));
+                cluster.backends[process].go_on(cx);
+            }
             WalEvent::Outside => {
                 cx.in_wal(|wal, rng| wal.happens(rng));
             }

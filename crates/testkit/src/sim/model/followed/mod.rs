@@ -37,6 +37,8 @@ pub enum WalEvent {
     Visible(u64),
     /// A process that sends the stream, or waits for transactions, goes on.
     Wake(usize),
+    /// A process sends the stream again after it has stalled.
+    Resume(usize),
     /// Programs that do not go through the pooler do something.
     Outside,
     /// Definitions or settings change, or a fault happens.
@@ -239,9 +241,16 @@ impl Wal {
     pub fn flushed(&mut self, rng: &mut Rng, position: u64) {
         if position > self.flushed {
             self.flushed = position;
-            let lag_us = self.options.lag_us_max;
-            let delay_us = if rng.percent(3) { rng.below(lag_us) } else { rng.skewed(1_000) };
-            self.due.extend(self.senders.keys().map(|process| (1 + delay_us, WalEvent::Wake(*process))));
+            let delay_us = rng.skewed(1_000);
+            let stalls = rng.percent(3);
+            for (process, sender) in self.senders.iter_mut().filter(|(_, sender)| !sender.is_stalled) {
+                if stalls {
+                    sender.is_stalled = true;
+                    self.due.push((1 + rng.below(self.options.lag_us_max), WalEvent::Resume(*process)));
+                } else {
+                    self.due.push((1 + delay_us, WalEvent::Wake(*process)));
+                }
+            }
         }
     }
 
@@ -374,7 +383,14 @@ impl Wal {
     /// A process that sends the stream has something to do.
     pub fn wakes(&mut self, process: usize) {
         if let Some(sender) = self.senders.get_mut(&process) {
-            sender.is_due = true;
+            sender.is_due = !sender.is_stalled;
+        }
+    }
+
+    /// A process sends the stream again.
+    pub fn resumes(&mut self, process: usize) {
+        if let Some(sender) = self.senders.get_mut(&process) {
+            (sender.is_stalled, sender.is_due) = (false, true);
         }
     }
 
@@ -457,12 +473,11 @@ mod tests {
 
     /// The transaction's number, without its epoch, is in what the stream sends.
     fn sends(wal: &mut Wal, rng: &mut Rng, xid: u64) -> bool {
-        wal.wakes(1);
         let begins = (xid & 0xffff_ffff).to_be_bytes();
         let is_begin =
             |message: &Message| message.body.get(25) == Some(&b'B') && message.body.ends_with(&begins[4..]);
         (0..100).any(|_| {
-            wal.wakes(1);
+            wal.resumes(1);
             wal.send(rng, 1).iter().any(is_begin)
         })
     }

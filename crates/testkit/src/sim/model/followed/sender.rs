@@ -31,6 +31,8 @@ pub struct Sender {
     is_asked: bool,
     /// The sender has begun, and has something to do.
     pub is_due: bool,
+    /// Nothing is sent for a while.
+    pub is_stalled: bool,
 }
 
 /// Returns the number of a table.
@@ -50,6 +52,7 @@ impl Sender {
             large_from,
             is_asked: false,
             is_due: false,
+            is_stalled: false,
         }
     }
 
@@ -57,7 +60,7 @@ impl Sender {
     pub(super) fn hear(&mut self, body: &[u8]) {
         // The last byte of a status says whether an answer is wanted.
         if body.first() == Some(&b'r') && body.last() == Some(&1) {
-            (self.is_asked, self.is_due) = (true, true);
+            (self.is_asked, self.is_due) = (true, !self.is_stalled);
         }
     }
 
