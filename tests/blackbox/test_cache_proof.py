@@ -5,8 +5,8 @@ import sys
 
 from harness.machine import TESTS
 
-# Long enough for each fault to happen: the faults are as frequent as the run is short.
-SHORT = ["--hits", "20000", "--seconds-min", "6", "--fault-s", "2", "--readers", "8", "--pause-ms", "20"]
+# Each fault happens at least once: the standby is silent three times, and the walsender is killed after seven seconds.
+SHORT = ["--hits", "20000", "--seconds-min", "8", "--fault-s", "7", "--readers", "6", "--pause-ms", "60"]
 
 
 def test_every_answer_is_right_under_writers_and_faults():
