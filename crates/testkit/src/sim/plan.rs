@@ -356,6 +356,7 @@ impl Plan {
         if follow.is_some() {
             // The two connections that follow find room.
             (plan.max_db_connections, plan.max_user_connections) = (0, 0);
+            plan.server.connections_max = 1000;
             plan.stay_a_while(&mut follow_rng);
         }
         plan

@@ -359,7 +359,8 @@ impl<E: Subject> World<E> {
             }
             _ => {}
         }
-        if self.cx.rng.percent(self.cx.plan.faults.dial_refused) {
+        let is_over = self.cx.wal.as_ref().is_some_and(|wal| wal.is_over());
+        if !is_over && self.cx.rng.percent(self.cx.plan.faults.dial_refused) {
             let now_us = self.cx.now_us;
             self.cx.checks.login_failed(None, now_us);
             self.cx.note(|| format!("{worker:?} {conn:?} {endpoint:?} refuses"));

@@ -111,6 +111,9 @@ impl ServerOutcome {
         if serving >= cx.plan.server.connections_max {
             return ServerOutcome::Refuses("53300");
         }
+        if cx.wal.as_ref().is_some_and(|wal| wal.is_over()) {
+            return ServerOutcome::None;
+        }
         let (faults, rng) = (&cx.plan.faults, &mut cx.rng);
         if rng.percent(faults.login_fails) {
             return match rng.below(5) {

@@ -53,6 +53,12 @@ impl Wal {
         }
     }
 
+    /// Returns whether nothing goes wrong any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.outside.is_over
+    }
+
     /// Programs that do not go through the pooler change something.
     pub fn happens(&mut self, rng: &mut Rng) {
         if self.outside.is_over {
