@@ -34,7 +34,7 @@ pub struct Equality<'a> {
 pub enum ComparedValue<'a> {
     /// A number without sign.
     Number(&'a [u8]),
-    /// What is between plain quotes.
+    /// A text between plain quotes, without them.
     Text(&'a [u8]),
     /// The digits of a parameter.
     Param(&'a [u8]),

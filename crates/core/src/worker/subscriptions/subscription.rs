@@ -71,7 +71,7 @@ pub(super) struct Options {
     pub(super) lag_bytes: u64,
 }
 
-/// What is known since the connections were opened.
+/// The knowledge that was gathered since the connections were opened.
 #[derive(Default)]
 struct Session {
     checked: Option<Checked>,
@@ -124,7 +124,7 @@ enum Phase {
 enum Opening {
     /// The next probe is a transaction of its own, so that all transactions that run now are older than one that has ended.
     Marking,
-    /// That probe was answered: the next stamp tells of all transactions that ran before it.
+    /// The probe with a number was answered: the next stamp tells of all transactions that ran before it.
     Marked,
     /// The transactions of this stamp are waited for.
     Awaiting(Arc<Stamp>),

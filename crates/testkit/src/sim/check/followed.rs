@@ -31,7 +31,7 @@ pub type Values = [u64; TABLES];
 /// A row of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Saw {
-    /// What the row tells.
+    /// The values that the row tells.
     pub values: Values,
     /// The text of all clients that was answered; `None` if the statement was the client's own, which only a server answers.
     pub text: Option<u32>,

@@ -57,7 +57,7 @@ impl Touched {
 /// received since the first of these answers was kept.
 pub(crate) type RowChanged = Arc<AtomicU64>;
 
-/// What an answer has seen when it was kept.
+/// The changes that an answer had seen when it was kept.
 pub(crate) struct Seen {
     /// The number of received transactions.
     since: u64,

@@ -78,7 +78,7 @@ impl KeyedTable {
     }
 }
 
-/// What a transaction has changed, as far as it was received.
+/// The changes of a transaction, as far as they were received.
 #[derive(Default)]
 struct Changed {
     tables: BTreeMap<u32, ChangedRows>,
@@ -264,7 +264,7 @@ mod tests {
         row_key([id.as_bytes()].into_iter()).expect("it is short")
     }
 
-    /// What the last transaction has changed of table 1: its keys; `None` if all rows.
+    /// The keys of the rows of table 1 that the last transaction has changed; `None` if all rows.
     fn keys(messages: &[Vec<u8>]) -> Option<Vec<RowKey>> {
         let found = all(messages).expect("they are in order");
         match &found.last().expect("there is a transaction").tables[&1] {
@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    /// What a transaction with these changes has changed of table 1.
+    /// The rows of table 1 that a transaction with these changes has changed.
     fn changed(changes: &[Vec<u8>]) -> Option<Vec<RowKey>> {
         keys(&[&[begin(5), table()], changes, &[commit(70)]].concat())
     }
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_described_anew_has_other_keys() {
+    fn a_table_that_is_described_again_has_other_keys() {
         let row = insert(1, &[Some("x"), Some("1")]);
         let other = relation(1, b'd', &[("A", 25), ("id", 23)]);
         let lost = relation(1, b'n', &[("a", 25), ("id", 23)]);

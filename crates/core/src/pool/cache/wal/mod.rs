@@ -27,7 +27,7 @@ use crate::pool::cache::wal::reads::Subject;
 use crate::pool::cache::wal::stamp::Stamp;
 use crate::stats::obstacle::KeptUntil;
 
-/// What the worker that follows a database tells all workers. The order counts: a probe's stamp comes before its confirmation, and a
+/// The news that the worker which follows a database tells all workers. The order counts: a probe's stamp comes before its confirmation, and a
 /// transaction before the confirmation of a probe whose position is after it.
 #[derive(Clone, Debug)]
 pub(crate) enum News {
@@ -90,7 +90,7 @@ pub(crate) struct Following {
     stream: Option<Box<Followed>>,
 }
 
-/// What a worker knows of a stream that goes on.
+/// A worker's knowledge of a stream that goes on.
 pub(crate) struct Followed {
     began: Began,
     catalog: Arc<Catalog>,
@@ -117,7 +117,7 @@ pub(crate) struct Fill {
     subject: Subject,
 }
 
-/// What a kept answer depends on.
+/// The conditions under which a kept answer may be given.
 pub(crate) struct Dependence {
     opened: u64,
     subject: Subject,
@@ -130,13 +130,13 @@ pub(crate) struct Dependence {
 /// The reason why an answer that is kept is not given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stale {
-    /// The database is not followed, or is followed anew.
+    /// The database is not followed, or is followed again from the start.
     NotFollowed,
     /// A table was changed. The answer is of no use to anybody.
     Changed,
     /// The row that the answer depends on was changed, or all rows of its table.
     RowChanged,
-    /// It is not known yet whether a table was changed lately.
+    /// Whether a table was changed lately is not known yet.
     NotFresh,
 }
 

@@ -87,7 +87,7 @@ impl Write {
     }
 }
 
-/// What a statement reads.
+/// The tables or the row that a statement reads.
 #[derive(Clone, Debug)]
 enum Read {
     Tables(BTreeSet<u32>),
@@ -123,7 +123,7 @@ struct Model {
     transactions: BTreeMap<u64, Transaction>,
     /// The records that the stream has not sent, in order.
     unsent: VecDeque<(u64, u64)>,
-    /// What each moment showed: the time, and the visible transactions.
+    /// The moments: the time of each, and the transactions that were visible.
     history: Vec<(u64, BTreeSet<u64>)>,
     probes: Probes,
     decoder: Decoder,

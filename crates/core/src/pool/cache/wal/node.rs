@@ -22,7 +22,7 @@ pub(crate) struct Node {
     pub(crate) database: u32,
 }
 
-/// What a server has told about itself.
+/// The answer of a server to the question which one it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Told {
     pub(crate) node: Node,

@@ -16,7 +16,7 @@ use crate::pool::relay::exchange::whole_messages;
 /// while, and allocations.
 const WATCHED_ROW_BYTES: usize = 128;
 
-/// What an answer depends on.
+/// The rows on which an answer depends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Subject {
     /// Any row of these tables.
@@ -36,7 +36,7 @@ impl Subject {
     }
 }
 
-/// What a statement reads, whatever its values are.
+/// The tables or the row that a statement reads, for any values.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Reads {
     tables: Arc<[u32]>,

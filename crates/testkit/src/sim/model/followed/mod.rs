@@ -47,7 +47,7 @@ pub enum WalEvent {
     Up,
 }
 
-/// What a record of the log is about.
+/// The content of a record of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     /// A row was changed, by this transaction, or by a part of it that can be rolled back alone. `is_published`: the publication had the table.
