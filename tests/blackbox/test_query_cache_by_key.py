@@ -1,7 +1,7 @@
 """`follow=wal`, answers that depend on one row: changes of other rows leave them, changes of the row, and all that may be one, end them."""
 
 import pytest
-from test_query_cache_wal import MAX_AGE_S, READ, hits, reason, row, until_hit
+from test_query_cache_wal import MAX_AGE_S, READ, hits, publish_counters, reason, row, unpublish_counters, until_hit
 from test_query_cache_wal_versions import begun
 
 from harness.cluster import DISTRIBUTION
@@ -16,18 +16,17 @@ def server(request, cluster_of):
     """A PostgreSQL with a published table of counters."""
     server = cluster_of(request.param)
     server.end_all_backends()
-    for statement in (
-        "drop publication if exists pgweir_cache",
-        "drop table if exists counted cascade",
-        "create table counted (id int primary key, value bigint, more text)",
-        "insert into counted select n, 0 from generate_series(1, 100) n",
-        "grant all on counted to public",
-        "create publication pgweir_cache for table counted",
-    ):
-        server.sql(statement)
+    publish_counters(server, rows=100, more=", more text")
     yield server
-    server.sql("drop publication if exists pgweir_cache")
-    server.sql("drop table if exists counted cascade")
+    unpublish_counters(server)
+
+
+def change_key(server, column, *keys):
+    """Gives the table of counters a key of this type, and a row for each of these keys."""
+    server.sql(f"alter table counted drop column id, add column id {column}")
+    server.sql("truncate counted")
+    server.sql(f"insert into counted (id, value) values {', '.join(f'({key}, 0)' for key in keys)}")
+    server.sql("alter table counted add primary key (id)")
 
 
 class Watched:
@@ -146,10 +145,7 @@ def test_a_key_in_each_format(watched, server, way):
 )
 def test_types_whose_texts_tell_values_apart(watched, server, column, key, others):
     """Keys of these types are compared by their texts."""
-    server.sql(f"alter table counted drop column id, add column id {column}")
-    server.sql("truncate counted")
-    server.sql(f"insert into counted (id, value) values ({key}, 0), ({others}, 0)")
-    server.sql("alter table counted add primary key (id)")
+    change_key(server, column, key, others)
     known = watched(f"select value from counted where id = {key}")
     assert reason(known.pooler, "select value from counted where id") == BY_KEY
     known.outlives(f"update counted set value = value + 1 where id = {others}")
@@ -170,10 +166,7 @@ def test_other_types_depend_on_the_table(watched, server, column, key, same):
     """Equal values of these types can have different texts: each change of the table ends the answer."""
     server.sql("drop collation if exists blind")
     server.sql("create collation blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
-    server.sql(f"alter table counted drop column id, add column id {column}")
-    server.sql("truncate counted")
-    server.sql(f"insert into counted (id, value) values ({key}, 0)")
-    server.sql("alter table counted add primary key (id)")
+    change_key(server, column, key)
     try:
         known = watched(f"select value from counted where id = {key}")
         assert reason(known.pooler, "select value from counted where id") == "yes"

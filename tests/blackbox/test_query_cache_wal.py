@@ -14,17 +14,27 @@ RULES = "[cache]\nall = database=app follow=wal\n"
 READ = "select value from counted where id = %s"
 
 
+def publish_counters(server, rows=8, value=0, more=""):
+    """Makes a table of counters that is published, in place of one that may be there. `more` are further columns."""
+    unpublish_counters(server)
+    server.sql(f"create table counted (id int primary key, value bigint{more})")
+    server.sql(f"insert into counted select n, {value} from generate_series(1, {rows}) n")
+    server.sql("grant all on counted to public")
+    server.sql("create publication pgweir_cache for table counted")
+
+
+def unpublish_counters(server):
+    """Removes what `publish_counters` has made."""
+    server.sql("drop publication if exists pgweir_cache")
+    server.sql("drop table if exists counted cascade")
+
+
 @pytest.fixture
 def followed(pg):
     """A PostgreSQL with a table of counters that is published."""
-    pg.sql("drop table if exists counted")
-    pg.sql("create table counted (id int primary key, value bigint)")
-    pg.sql("insert into counted select n, 0 from generate_series(1, 8) n")
-    pg.sql("grant all on counted to public")
-    pg.sql("create publication pgweir_cache for table counted")
+    publish_counters(pg)
     yield pg
-    pg.sql("drop publication if exists pgweir_cache")
-    pg.sql("drop table counted cascade")
+    unpublish_counters(pg)
 
 
 def cached(pooled, rules=RULES, **settings):

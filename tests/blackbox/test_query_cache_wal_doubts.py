@@ -2,7 +2,7 @@
 
 import psycopg
 import pytest
-from test_query_cache_wal import MAX_AGE_S, READ, RULES, cached, followed, hits, row, until_followed, until_hit  # noqa: F401
+from test_query_cache_wal import MAX_AGE_S, READ, RULES, cached, followed, hits, publish_counters, row, until_followed, until_hit  # noqa: F401
 from test_takeover import over, successor
 
 from harness.cluster import DISTRIBUTION, Cluster
@@ -24,10 +24,7 @@ def link(followed):  # noqa: F811
 def spare(certificates):
     """A second PostgreSQL, as after a failover behind the same address."""
     server = Cluster(DISTRIBUTION, certificates)
-    server.sql("create table counted (id int primary key, value bigint)")
-    server.sql("insert into counted select n, 1000 from generate_series(1, 8) n")
-    server.sql("grant all on counted to public")
-    server.sql("create publication pgweir_cache for table counted")
+    publish_counters(server, value=1000)
     yield server
     server.discard()
 

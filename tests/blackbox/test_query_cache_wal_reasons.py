@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from test_query_cache_wal import MAX_AGE_S, READ, cached, followed, row, until_followed, until_hit  # noqa: F401
+from test_query_cache_wal import MAX_AGE_S, READ, cached, followed, publish_counters, row, until_followed, until_hit  # noqa: F401
 
 from harness.cluster import DISTRIBUTION, Cluster
 from harness.machine import eventually
@@ -24,8 +24,7 @@ def server_of(certificates):
         with open(server.data / "postgresql.conf", "a") as conf:
             conf.write("\n".join(lines) + "\n")
         server.start()
-        server.sql("create table counted (id int primary key, value bigint); insert into counted values (1, 0); grant all on counted to public")
-        server.sql("create publication pgweir_cache for table counted")
+        publish_counters(server)
         return server
 
     yield start

@@ -2,7 +2,7 @@
 
 import psycopg
 import pytest
-from test_query_cache_wal import MAX_AGE_S, READ, cached, hits, reason, row, until_followed, until_hit
+from test_query_cache_wal import MAX_AGE_S, READ, cached, hits, publish_counters, reason, row, unpublish_counters, until_followed, until_hit
 
 from harness.cluster import DISTRIBUTION
 from harness.machine import eventually
@@ -15,18 +15,9 @@ def server(request, cluster_of):
     """A PostgreSQL with a published table of counters."""
     server = cluster_of(request.param)
     server.end_all_backends()
-    for statement in (
-        "drop publication if exists pgweir_cache",
-        "drop table if exists counted cascade",
-        "create table counted (id int primary key, value bigint)",
-        "insert into counted select n, 0 from generate_series(1, 8) n",
-        "grant all on counted to public",
-        "create publication pgweir_cache for table counted",
-    ):
-        server.sql(statement)
+    publish_counters(server)
     yield server
-    server.sql("drop publication if exists pgweir_cache")
-    server.sql("drop table if exists counted cascade")
+    unpublish_counters(server)
 
 
 @pytest.fixture
@@ -184,6 +175,8 @@ def test_definitions_are_hashed(poolers, server):
 
     def closes(statement):
         with pooler.connect() as client:
+            # An answer to a named statement would be another one, and could be dropped later for an earlier change.
+            client.prepare_threshold = None
             until_hit(pooler, client, READ, [1])
             before = int(row(pooler)["redefined"])
             server.sql(statement)
