@@ -6,17 +6,15 @@ import pytest
 
 from harness.machine import eventually
 from test_clusters import node_states, nodes, shown  # noqa: F401: fixtures
-from test_query_cache_wal import READ, RULES, hits, row, until_followed, until_hit
+from test_doctor import findings
+from test_query_cache_wal import READ, RULES, hits, publish_counters, row, until_followed, until_hit
 
 
 @pytest.fixture
 def followed(nodes, poolers):  # noqa: F811
     """Two nodes with a published table, and a function that starts a pooler for them."""
     two = nodes(2)
-    two.primary.sql("create table counted (id int primary key, value bigint)")
-    two.primary.sql("insert into counted select n, 0 from generate_series(1, 8) n")
-    two.primary.sql("grant all on counted to public")
-    two.primary.sql("create publication pgweir_cache for table counted")
+    publish_counters(two.primary)
 
     def start(line="cluster=main", **settings):
         settings = {
@@ -111,6 +109,15 @@ def test_reads_at_standbys(followed):
         pooler.admin("ATTACH NODE main.m2")
         two.primary.sql("update counted set value = 5 where id = 1")
         eventually(lambda: client.execute(READ, [1]).fetchone() == (5,), "the change ends the answer that was kept")
+
+
+def test_doctor_asks_each_node(followed):
+    """A standby is no fault: it is followed when it has become the primary."""
+    _, start = followed
+    pooler = start()
+    _, found = findings(pooler.ini, service=pooler.folder)
+    faults = {code: told for code, told in found.items() if code.startswith("cache_") and any(severity != "note" for severity, _ in told)}
+    assert not faults and len(found["cache_publication_identity"]) == 1, found
 
 
 def test_a_database_that_reads_at_standbys_only(nodes, poolers):  # noqa: F811

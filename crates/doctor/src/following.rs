@@ -13,6 +13,8 @@ pub struct Following {
     pub port: u16,
     /// `query_cache_publication`
     pub publication: String,
+    /// `true` if the server is a node of the database's cluster: a standby is followed when it has become the primary.
+    pub is_node: bool,
     /// The answers to the questions, or the error of the login, in PostgreSQL's words.
     pub result: Result<Followed, String>,
 }

@@ -40,6 +40,10 @@ fn of_server(at: &Following, server: &Followed) -> Vec<Finding> {
     }
     let mut found = Vec::new();
     found.extend(wal_level(at, server));
+    if server.is_standby {
+        // It has the rest from the primary, about which it is said.
+        return found;
+    }
     found.extend(right(at, server));
     found.extend(unbounded(at, server));
     match &server.publication {
@@ -62,7 +66,7 @@ fn refused(at: &Following, server: &Followed) -> Option<Finding> {
         "Aurora is not followed: its commits were not examined"
     } else if server.version < VERSION_MIN {
         "changes are followed from PostgreSQL 14 on"
-    } else if server.is_standby {
+    } else if server.is_standby && !at.is_node {
         "the server is a standby, and only a primary is followed"
     } else {
         return None;
@@ -85,8 +89,10 @@ fn wal_level(at: &Following, server: &Followed) -> Option<Finding> {
         Cloud::Unknown | Cloud::Aurora => "run ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL",
     };
     let text = format!(
-        "database {}: wal_level is {}, so that no changes are followed",
-        at.database, server.wal_level
+        "database {} at {}: wal_level is {}, so that no changes are followed",
+        at.database,
+        place(&at.host, at.port),
+        server.wal_level
     );
     Some(Finding::error("cache_wal_level", text, remedy))
 }
@@ -209,6 +215,7 @@ mod tests {
             host: "h".into(),
             port: 5432,
             publication: "pgweir_cache".into(),
+            is_node: false,
             result,
         }
     }
@@ -263,6 +270,23 @@ mod tests {
         assert_eq!(
             following(&snapshot)[0].text,
             "database app: the query cache cannot follow changes: a login as pgweir_cache at h:5432 failed: refused"
+        );
+    }
+
+    #[test]
+    fn a_standby_of_a_cluster_needs_what_it_does_not_get_from_its_primary() {
+        let found = |server: Followed| {
+            let node = Following { is_node: true, ..at("app", Ok(server)) };
+            following(&Snapshot { following: vec![node], ..Snapshot::default() })
+        };
+        let standby = || Followed { is_standby: true, may_replicate: false, publication: None, ..well() };
+        assert_eq!(found(standby()), []);
+        let [finding] = &found(Followed { wal_level: "replica".into(), ..standby() })[..] else {
+            panic!("one is due")
+        };
+        assert_eq!(
+            finding.text,
+            "database app at h:5432: wal_level is replica, so that no changes are followed"
         );
     }
 

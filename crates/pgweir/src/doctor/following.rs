@@ -54,6 +54,7 @@ pub(super) fn following(logins: &Logins<'_>) -> Vec<Following> {
     let config = logins.config;
     let (user, publication) = (&config.main.query_cache_user, &config.main.query_cache_publication);
     let of = |(database, host, port, result): (String, String, u16, Result<Followed, String>)| Following {
+        is_node: config.databases.get(&database).is_some_and(|entry| entry.cluster.is_some()),
         database,
         user: user.clone(),
         host,
