@@ -1,6 +1,6 @@
 //! The reasons why the query cache does not keep the answer to a statement, as SHOW STATEMENTS names them.
 
-/// What ends an answer that is kept.
+/// The event that ends an answer which is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeptUntil {
     /// Its age, or a change of one of its tables.

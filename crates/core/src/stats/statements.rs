@@ -389,8 +389,8 @@ impl StatementStats {
         }
     }
 
-    /// Notes that the query cache answered the statement with an answer that is `kept` until then. Returns the time at PostgreSQL that this saved (µs); 0 if the statement is not in
-    /// the table.
+    /// Notes that the query cache answered the statement. `kept` is the event that ends the answer. Returns the time at PostgreSQL that this
+    /// saved (µs); 0 if the statement is not in the table.
     pub(crate) fn note_hit(&mut self, pool: PoolId, fingerprint: u64, kept: KeptUntil) -> u64 {
         let Some(place) = self.index.get(&(self.key(pool, fingerprint) ^ self.seed)) else { return 0 };
         let Some(known) = self.places[*place as usize].as_deref_mut() else { return 0 };

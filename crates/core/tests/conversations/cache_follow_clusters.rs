@@ -9,7 +9,7 @@ const MAIN: &str = "multiplex_depth = 0\nserver_check_query =\nquery_cache = on\
 
 const READ: &str = "select a from t";
 
-/// What the second node says that it is, after its promotion.
+/// The second node's answer to the question which server it is, after its promotion.
 const PROMOTED: [&str; 5] = ["2", "-5", "6", "false", "read committed"];
 
 /// The watches of a cluster whose first node is the primary, and the connections that follow a database there.

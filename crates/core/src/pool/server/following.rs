@@ -29,7 +29,7 @@ pub(crate) struct Stream {
     decoder: Decoder,
     /// The number of bytes that follow of a message whose beginning told enough.
     skipped: usize,
-    /// The bytes that have arrived and were not taken yet, in order.
+    /// The news that have arrived and were not taken yet, in order.
     news: Vec<Streamed>,
     /// The reason why the stream cannot go on. Nothing is read after that.
     fault: Option<String>,

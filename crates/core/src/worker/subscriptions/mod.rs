@@ -120,13 +120,15 @@ impl Worker {
         self.act_on_subscription(cx, id);
     }
 
-    /// Follows a view of a cluster: its databases are followed at its primary.
+    /// Follows a view of a cluster: its databases are followed at the primary that the view names.
     pub(crate) fn follow_primary<D: Driver>(&mut self, cx: &mut Cx<'_, D>, view: &View) {
-        let ids: Vec<SubscriptionId> = self.subscriptions.followed.keys().collect();
-        for id in ids {
-            let Some(known) = self.subscriptions.followed.get_mut(id) else { continue };
-            known.follow_view(cx, view);
-            self.act_on_subscription(cx, id);
+        let concerned = self.subscriptions.followed.iter().filter(|(_, known)| known.has_other_primary(view));
+        let concerned: Vec<SubscriptionId> = concerned.map(|(id, _)| id).collect();
+        for id in concerned {
+            if let Some(known) = self.subscriptions.followed.get_mut(id) {
+                known.follow_view(cx, view);
+                self.act_on_subscription(cx, id);
+            }
         }
     }
 

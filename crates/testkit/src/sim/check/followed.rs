@@ -45,7 +45,7 @@ struct Version {
     visible_us: u64,
 }
 
-/// See the module's head.
+/// The check of the answers that clients were given in a world whose changes are followed.
 #[derive(Debug)]
 pub struct FollowedCheck {
     max_age_us: u64,

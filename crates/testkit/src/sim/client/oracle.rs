@@ -64,7 +64,7 @@ pub struct Oracle {
     process: Option<(Vec<u8>, bool)>,
     /// The snapshot of the statement whose rows came last, with its number.
     saw: Option<(u32, Snapshot)>,
-    /// What the last row tells of the board.
+    /// The last row that tells of the board.
     saw_board: Option<Saw>,
     /// The changes of the client's open transaction, and its reports about others' changes.
     changes: Vec<Change>,

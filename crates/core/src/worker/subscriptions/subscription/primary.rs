@@ -25,15 +25,17 @@ impl Subscription {
         true
     }
 
-    /// Follows a view of a cluster. If the database's primary is another one now, its changes are followed at once.
+    /// Whether the database is one of this cluster, and the connections were opened to another primary than that of the view.
+    pub(in crate::worker::subscriptions) fn has_other_primary(&self, view: &View) -> bool {
+        self.options.database.cluster.as_deref() == Some(&*view.cluster) && self.primary != view.primary
+    }
+
+    /// Leaves the earlier primary. That of the view is followed at the next action.
     pub(in crate::worker::subscriptions) fn follow_view<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         view: &View,
     ) {
-        if self.options.database.cluster.as_deref() != Some(&*view.cluster) || self.primary == view.primary {
-            return;
-        }
         let reason = match view.primary {
             Some(_) => format!("the primary of cluster \"{}\" has changed", view.cluster),
             None => format!("cluster \"{}\" has no primary", view.cluster),

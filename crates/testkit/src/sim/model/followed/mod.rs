@@ -96,7 +96,7 @@ struct Slot {
     known_from: Option<usize>,
 }
 
-/// See the module's head.
+/// The write-ahead log of the model, with its transactions, slots and senders.
 pub struct Wal {
     options: FollowPlan,
     next_xid: u64,

@@ -75,7 +75,7 @@ impl Wal {
             55..80 => self.others_end(rng, true),
             80..85 => self.others_end(rng, false),
             _ => {
-                // Something that concerns nobody.
+                // A record that changes no followed table.
                 let end = self.append(rng, What::Other);
                 let in_us = 1 + rng.skewed(200_000);
                 self.due.push((in_us, WalEvent::Flushed(end)));

@@ -16,7 +16,7 @@ struct Buffer {
     is_sent: bool,
 }
 
-/// See the module's head.
+/// The process that sends changes to one receiver, as far as it has come.
 pub struct Sender {
     /// The place in the log that is read next, and from which on commits are sent.
     next: usize,
