@@ -151,6 +151,34 @@ fn a_session_that_cannot_be_told_keeps_the_server() {
     assert_eq!(rig.gets(server), ["Query select 1"]);
 }
 
+/// The statements that take a session back run under its timeouts.
+#[test]
+fn a_timeout_of_the_client_before_ends_no_statement_of_the_next_one() {
+    for (setting, is_timeout) in [("statement_timeout", true), ("work_mem", false)] {
+        let mut rig = Rig::new("default_pool_size = 1");
+        let (one, two) = (rig.client("alice"), rig.client("alice"));
+        let server = rig.dialed();
+        run(&mut rig, one, server, &format!("SET {setting} = 1"));
+        rig.gets(server);
+        rig.send(server, &be::answer(&[&["1"]]));
+        rig.send(two, &fe::query("select 2"));
+        rig.gets(server);
+        rig.send(server, &be::error("57014", "canceling statement due to statement timeout"));
+        if !is_timeout {
+            // Only a cancel request for it, or its own timeout, ends it.
+            assert_eq!(rig.gets(two), ["ERROR 57014 canceling statement due to statement timeout"]);
+            continue;
+        }
+        rig.gets_nothing(two);
+        assert!(rig.is_closed(server));
+        let another = rig.dialed();
+        rig.greet(another);
+        assert_eq!(rig.gets(another), ["Query select 2"]);
+        finish(&mut rig, another, "SELECT 1");
+        assert_eq!(rig.gets(two), ["Complete SELECT 1", "Ready I"]);
+    }
+}
+
 #[test]
 fn more_pins_than_allowed_are_refused_with_the_reason() {
     let mut rig = Rig::new("max_pinned = 1");

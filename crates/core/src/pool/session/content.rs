@@ -89,6 +89,11 @@ impl Session {
         self.settings.is_empty() && self.prepared.is_empty() && self.channels.is_empty()
     }
 
+    /// Whether a timeout of the session may end a statement of pgweir's own.
+    pub(crate) fn has_timeout(&self) -> bool {
+        TIMEOUTS.iter().any(|name| self.place(name).is_ok())
+    }
+
     /// Returns the statements that were prepared by SQL, sorted by name.
     pub fn prepared(&self) -> impl Iterator<Item = &Prepared> {
         self.prepared.iter()

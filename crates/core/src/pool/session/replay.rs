@@ -105,8 +105,9 @@ impl Pool {
         self.adopt_params(cx, server_id, id);
     }
 
-    /// Handles a client's session that cannot be brought to this server. If a cancel request or a timeout ended the replay, only the
-    /// client's statement ends. Any other error is not the client's fault: this returns `true`, and the client must get another server.
+    /// Handles a client's session that cannot be brought to this server. If a cancel request or the client's own timeout ended the replay,
+    /// only the client's statement ends. Any other error is not the client's fault: this returns `true`, and the client must get another
+    /// server.
     pub(crate) fn replay_failed<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -119,7 +120,11 @@ impl Pool {
         };
         let Some(client) = self.clients.get_mut(id) else { return false };
         let ClientState::Linked(link) = &mut client.state else { return false };
+        // The replay begins under the timeouts of the session that the server still has: another client's.
+        let server = &self.servers[server_id];
+        let ended_by_other = server.session.has_timeout() && server.cancels == 0;
         if code == SqlState::QUERY_CANCELED
+            && !ended_by_other
             && let LinkPhase::Exchange(Preamble::Sent(Ahead::Session, group)) = link.phase
         {
             link.phase = LinkPhase::Repair(Repair::Awaited { group, text: b"ROLLBACK" });
