@@ -27,7 +27,9 @@ fn kept_seeds() -> Vec<(Plans, u64)> {
     let lines = KEPT.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|line| {
-            let (plans, line) = line.strip_prefix("cluster ").map_or((WORLDS, line), |line| (CLUSTERS, line));
+            let kinds: [(&str, Plans); 3] = [("cluster ", CLUSTERS), ("cache ", CACHES), ("", WORLDS)];
+            let find = |&(kind, plans): &(&str, Plans)| Some((plans, line.strip_prefix(kind)?));
+            let (plans, line) = kinds.iter().find_map(find).expect("every line begins with the empty text");
             let (seed, why) = line.split_once(' ').expect("a seed and the reason why it is kept");
             assert!(!why.trim().is_empty(), "seed {seed} says why it is kept");
             (plans, seed.parse().expect("a line begins with a seed"))

@@ -101,7 +101,7 @@ impl<E: Subject> World<E> {
         };
         let mut free = self.cluster.backends.iter().filter(free).map(|backend| backend.pid).peekable();
         free.peek()?;
-        free.nth(self.unseen_transactions(pool))
+        free.nth(self.unseen_transactions(pool) + self.unseen_groups(pool))
     }
 
     /// The clients that were sent to a server and have to wait there.
@@ -134,6 +134,14 @@ impl<E: Subject> World<E> {
         let may_hold = |client: &&Client| client.is_bound() || sessions && client.was_answered();
         let of_pool = self.clients.iter().filter(|client| client.pool() == *pool);
         of_pool.filter(may_hold).filter(|client| !seen(client.id())).count()
+    }
+
+    /// Clients of a pool that may hold a server which knows nothing of their group yet.
+    fn unseen_groups(&self, pool: &PoolName) -> usize {
+        let seen = |id: u32| self.cluster.backends.iter().any(|backend| backend.works_for(id, &self.cx));
+        let is_sending = |client: &&Client| client.is_sending(&self.cx);
+        let of_pool = self.clients.iter().filter(|client| client.pool() == *pool);
+        of_pool.filter(is_sending).filter(|client| !seen(client.id())).count()
     }
 
     /// Adds the machines' own counters to the report.

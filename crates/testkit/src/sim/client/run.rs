@@ -186,6 +186,15 @@ impl Client {
         free && asked && link.moved_us <= before_us && !self.oracle.is_settled() && !told()
     }
 
+    /// Returns whether a part of what the client has sent is still on its way. The pooler may have begun with what has come: a message that is too
+    /// long to be waited for goes to a server piece by piece, and messages before it may be answered without the server.
+    #[must_use]
+    pub fn is_sending(&self, cx: &SimContext) -> bool {
+        let Some(link) = self.link.map(|link| cx.link(link)) else { return false };
+        let is_under_way = !self.out.is_empty() || !link.to_pooler.is_empty();
+        self.phase == Phase::Running && is_under_way && !self.oracle.is_settled()
+    }
+
     /// Runs an action that the client has planned. A cancel request is returned, and the world has to send
     /// it.
     pub fn timer(&mut self, cx: &mut SimContext, timer: ClientTimer) -> Option<Vec<u8>> {

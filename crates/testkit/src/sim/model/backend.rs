@@ -46,6 +46,10 @@ enum Doubt {
     New,
     /// The pooler has asked since then, and PostgreSQL could not tell it of that state.
     Audited,
+    /// A DISCARD ALL that ends that state is next.
+    Discards,
+    /// A DISCARD ALL has ended that state. The pooler knows it if it asks before the client's next statement.
+    Discarded,
 }
 
 /// See the module's head.
@@ -520,7 +524,7 @@ impl Backend {
         if executes || message.tag == b'F' || message.tag == b'B' && message.body.len() > LONG_BIND_BYTES {
             self.doubt = Doubt::New;
         } else if discards && self.doubt == Doubt::Audited && self.splitter.rest().len() <= end_bytes {
-            self.doubt = Doubt::None;
+            self.doubt = Doubt::Discards;
         }
     }
 
@@ -600,8 +604,11 @@ impl Backend {
                     cx.fail("nothing but reads goes to standbys by itself", text);
                 }
                 Note::Refused => cx.count("reads refused by standbys"),
-                Note::Hidden { what, .. } if what.starts_with("Everything") && self.doubt == Doubt::New => {
-                    self.doubt = Doubt::Audited;
+                Note::Hidden { what, .. } if what.starts_with("Everything") => {
+                    self.doubt = match self.doubt {
+                        Doubt::New | Doubt::Audited => Doubt::Audited,
+                        Doubt::Discards | Doubt::Discarded | Doubt::None => Doubt::None,
+                    };
                 }
                 Note::Hidden { what, .. } if what.starts_with("Hold(Listen") && self.answered.is_none() => {
                     self.is_notify_listener = true;
@@ -622,9 +629,12 @@ impl Backend {
                 if std::mem::take(&mut self.followed) && self.answered.is_some_and(|other| other != *client) {
                     cx.count("statements sent behind others");
                 }
-                if self.answered.is_some_and(|other| other != *client) {
-                    self.doubt = Doubt::None;
-                }
+                self.doubt = match self.doubt {
+                    _ if self.answered.is_some_and(|other| other != *client) => Doubt::None,
+                    Doubt::Discards => Doubt::Discarded,
+                    Doubt::Discarded => Doubt::Audited,
+                    other => other,
+                };
                 self.answered = Some(*client);
             }
             if matches!(&note, Note::Hidden { what, .. } if what == "DiscardAll") {
