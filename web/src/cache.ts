@@ -95,6 +95,7 @@ export function unserved(cache: Cache): Unserved[] {
 export function obstacle(cache: string): { text: string; remedy: string | null; can: boolean } {
   switch (cache) {
     case "yes":
+    case "yes, by key":
       return { text: "nothing", remedy: null, can: true };
     case "off":
       return { text: "the cache is off", remedy: "Set query_cache = on, with a rule in [cache] that matches it.", can: true };

@@ -68,6 +68,7 @@ test("ten statements, by what they save and might save; once each", () => {
 
 test("an obstacle has its remedy where there is one", () => {
   expect(obstacle("yes")).toEqual({ text: "nothing", remedy: null, can: true });
+  expect(obstacle("yes, by key")).toEqual(obstacle("yes"));
   expect(obstacle("no rule").can).toBe(true);
   expect(obstacle("function f() may change data").remedy).toMatch(/read_functions/);
   expect(obstacle("function random()")).toEqual({ text: "function random()", remedy: null, can: false });

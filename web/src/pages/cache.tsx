@@ -134,7 +134,7 @@ function Obstacle({ cache }: { cache: string }) {
   const { text, remedy, can } = obstacle(cache);
   return (
     <>
-      {cache === "yes" ? <span class="quiet">{text}</span> : <Badge tone={can ? "attention" : ""}>{text}</Badge>}
+      {text === "nothing" ? <span class="quiet">{text}</span> : <Badge tone={can ? "attention" : ""}>{text}</Badge>}
       {remedy !== null && <span class="under">{remedy}</span>}
     </>
   );

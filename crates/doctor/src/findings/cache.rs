@@ -15,6 +15,8 @@ const SERVER_MIN_US: u64 = 1_000_000;
 /// The number of characters of a statement's text that are shown.
 const TEXT_SHOWN_CHARS: usize = 100;
 
+/// What SHOW STATEMENTS says of a statement whose answers are kept.
+const KEPT: [&str; 2] = ["yes", "yes, by key"];
 /// Reasons that say only that the cache is not used for the statement: it would keep the answer otherwise.
 const UNUSED: [&str; 3] = ["off", "no rule", "no comment asks for it"];
 /// Reasons that do not concern the cache: the statement is no read.
@@ -57,7 +59,11 @@ pub(super) fn obstacles(snapshot: &Snapshot) -> Option<Finding> {
     let mut by_reason: BTreeMap<&str, Vec<&Statement>> = BTreeMap::new();
     for one in &snapshot.statements {
         let cache = one.cache.as_str();
-        if !matches!(cache, "" | "yes") && !UNUSED.contains(&cache) && !NO_READS.contains(&cache) {
+        if !cache.is_empty()
+            && !KEPT.contains(&cache)
+            && !UNUSED.contains(&cache)
+            && !NO_READS.contains(&cache)
+        {
             by_reason.entry(cache).or_default().push(one);
         }
     }
@@ -149,6 +155,7 @@ mod tests {
             statement("function f() may change data", 3, 7_000_000),
             statement("off", 3, 9_000_000),
             statement("yes", 3, 9_000_000),
+            statement("yes, by key", 3, 9_000_000),
         ]));
         assert_eq!(
             found.expect("there is one").text,
