@@ -392,6 +392,9 @@ pub(crate) const SUBSCRIPTION_ANSWER_US_MAX: u64 = 60_000_000;
 /// The number of stamps that are remembered for statements that were just sent.
 pub(crate) const STAMPS_KEPT: usize = 64;
 
+/// Maximum number of kept answers of a pool that differ from a server's and about which nothing is known yet.
+pub(crate) const SUSPECTS_MAX: usize = 64;
+
 /// Maximum number of statements of a database that a worker has analysed. If there are more, it begins again.
 pub(crate) const ANALYSES_MAX: usize = 4096;
 

@@ -159,6 +159,8 @@ pub struct Pool {
     pub multiplex_violations: u64,
     /// `total_session_differences`
     pub session_differences: u64,
+    /// `wrong` in SHOW CACHE
+    pub wrong_answers: u64,
 }
 
 impl Pool {

@@ -78,6 +78,7 @@ fn the_counts_are_those_of_pgbouncer() {
         "query_cache_publication",
         "query_cache_ttl_ms",
         "query_cache_user",
+        "query_cache_verify",
         "sequence_affinity",
         "sequence_affinity_ms",
         "server_protocol",

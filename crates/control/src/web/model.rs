@@ -176,6 +176,8 @@ impl Sum {
         self.cache.own_changes += cache.own_changes;
         self.cache.changed += cache.changed;
         self.cache.row_changed += cache.row_changed;
+        self.cache.verified += cache.verified;
+        self.cache.wrong += cache.wrong;
         self.cache.not_fresh += cache.not_fresh;
         self.cache.unsettled += cache.unsettled;
         self.cache.redefined += cache.redefined;

@@ -110,6 +110,8 @@ rare_paths! {
     CacheHitInQueue: CacheSeeds, "a waiting client was answered from the cache";
     /// A client waits for the answer to another client's statement, and takes no server.
     CacheWaitForSame: CacheSeeds, "a client waited for another client's answer";
+    /// A server's answer is compared with the one that is kept (`query_cache_verify`).
+    CacheCompared: CacheSeeds, "a kept answer was compared with a server's";
     /// A client with an open transaction of which no server knows yet sends a statement whose answer is known.
     CacheHitInTransaction: CacheSeeds, "a statement in a transaction was answered from the cache";
 }

@@ -328,6 +328,10 @@ pub struct CacheNumbers {
     pub not_fresh: u64,
     /// Answers that were not kept because a table was changed while the statement ran, or shortly before (`follow=wal`).
     pub unsettled: u64,
+    /// Kept answers that were compared with a server's (`query_cache_verify`).
+    pub verified: u64,
+    /// Of these, those that were wrong.
+    pub wrong: u64,
     /// Answers that were dropped together: by CACHE PURGE, by RECONNECT, or because the database has another server.
     pub purged: u64,
     /// The number of given answers whose age counts: hits, without those of clients that had waited.

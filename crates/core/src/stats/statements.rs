@@ -256,11 +256,11 @@ impl StatementStats {
         true
     }
 
-    /// The fingerprint of the statement that a server runs, if the statement is still kept here.
-    pub(crate) fn fingerprint(&self, running: &Running) -> Option<u64> {
+    /// Returns the statement that a server runs, or has run, if it is still kept here.
+    pub(crate) fn known(&self, running: &Running) -> Option<&Known> {
         let place = running.place as usize;
         let is_there = running.key != 0 && self.keys.get(place) == Some(&running.key);
-        self.places.get(place)?.as_ref().filter(|_| is_there).map(|known| known.fingerprint)
+        self.places.get(place)?.as_deref().filter(|_| is_there)
     }
 
     /// Enters a statement in the table. Returns `None` if it is in the table already, or too large.

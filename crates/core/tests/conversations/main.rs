@@ -16,6 +16,7 @@ mod cache_follow_faults;
 mod cache_hints;
 mod cache_reasons;
 mod cache_same_read;
+mod cache_verify;
 mod cancel;
 mod catalog;
 mod causal_reads;

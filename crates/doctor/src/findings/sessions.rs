@@ -99,6 +99,13 @@ pub(super) fn violations(snapshot: &Snapshot) -> Vec<Finding> {
                 "report it with the log lines of level ERROR; these servers were closed and served no other client",
             ));
         }
+        if pool.wrong_answers > 0 {
+            found.push(Finding::error(
+                "cache_wrong",
+                format!("pool {name}: wrong in SHOW CACHE is {}; it must stay 0", pool.wrong_answers),
+                "set query_cache = off, and report it with the log lines of level ERROR",
+            ));
+        }
     }
     found
 }
@@ -165,10 +172,11 @@ mod tests {
 
     #[test]
     fn counters_that_must_stay_0() {
-        let bad = Pool { multiplex_violations: 1, session_differences: 2, ..pool(1) };
+        let bad = Pool { multiplex_violations: 1, session_differences: 2, wrong_answers: 3, ..pool(1) };
         let found = violations(&Snapshot { pools: vec![pool(1), bad], ..Snapshot::default() });
-        assert_eq!(found.len(), 2);
+        assert_eq!(found.len(), 3);
         assert!(found.iter().all(|finding| finding.severity == Severity::Error));
         assert!(found[1].text.contains("total_session_differences is 2"));
+        assert!(found[2].text.contains("wrong in SHOW CACHE is 3"));
     }
 }

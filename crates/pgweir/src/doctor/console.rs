@@ -167,6 +167,7 @@ impl Console {
             pools = self.show("POOLS");
         }
         let users = self.show("USERS");
+        let cache = self.show("CACHE");
         let pinned = self.show("CLIENTS_EXTENDED");
         let state = self.show("STATE");
         let statements = self.show("STATEMENTS");
@@ -182,7 +183,7 @@ impl Console {
             pools: pools
                 .iter()
                 .filter(|row| text(row, "database") != ADMIN_DATABASE)
-                .map(|row| pool(row, &databases, &users))
+                .map(|row| pool(row, &databases, &users, &cache))
                 .collect(),
             databases: databases
                 .iter()
@@ -297,11 +298,12 @@ fn pin(row: &Row) -> Option<Pinned> {
         .then(|| Pinned { database: text(row, "database").to_owned(), reasons: reasons.to_owned() })
 }
 
-fn pool(row: &Row, databases: &[Row], users: &[Row]) -> Pool {
+fn pool(row: &Row, databases: &[Row], users: &[Row], cache: &[Row]) -> Pool {
     // A size of the user goes before that of the database.
     let of_user = users.iter().find(|user| text(user, "name") == text(row, "user"));
     let of_user = of_user.filter(|user| !text(user, "pool_size").is_empty());
     let of_database = databases.iter().find(|database| text(database, "name") == text(row, "database"));
+    let is_same = |other: &&Row| ["database", "user"].iter().all(|key| text(other, key) == text(row, key));
     Pool {
         database: text(row, "database").to_owned(),
         user: text(row, "user").to_owned(),
@@ -313,6 +315,7 @@ fn pool(row: &Row, databases: &[Row], users: &[Row]) -> Pool {
         failure: Some(text(row, "connect_failure")).filter(|why| !why.is_empty()).map(str::to_owned),
         multiplex_violations: number(row, "total_multiplex_violations"),
         session_differences: number(row, "total_session_differences"),
+        wrong_answers: cache.iter().find(is_same).map_or(0, |row| number(row, "wrong")),
     }
 }
 
@@ -359,11 +362,13 @@ mod tests {
             row(&[("database", "a"), ("user", "v"), ("connect_failure", "refused")]),
         ];
         let users = [row(&[("name", "v"), ("pool_size", "3")]), row(&[("name", "u"), ("pool_size", "")])];
-        let first = pool(&pools[0], &databases, &users);
-        assert_eq!(pool(&pools[1], &databases, &users).size, 3);
+        let cache = [row(&[("database", "a"), ("user", "u"), ("wrong", "4")])];
+        let first = pool(&pools[0], &databases, &users, &cache);
+        let second = pool(&pools[1], &databases, &users, &cache);
+        assert_eq!((second.size, first.wrong_answers, second.wrong_answers), (3, 4, 0));
         assert_eq!((first.size, first.active, first.waiting, first.wait_oldest_us), (7, 2, 3, 1_000_005));
         assert_eq!(
-            (first.failure, pool(&pools[1], &databases, &[]).failure.as_deref()),
+            (first.failure, pool(&pools[1], &databases, &[], &[]).failure.as_deref()),
             (None, Some("refused"))
         );
         let seen = database(&databases[0], &pools);

@@ -244,6 +244,9 @@ settings! {
         /// With `follow=wal`: the number of bytes by which reading may be behind PostgreSQL's log, and that PostgreSQL may write to its disk
         /// for transactions under way that it cannot send yet. If either is more, pgweir stops, and begins again later.
         query_cache_lag_bytes: u32 = "67108864", Kind::Bytes(1_048_576, COUNT_MAX), Reload, Ours, InEffect;
+        /// With `follow=wal`: one of this number of hits is answered by a server instead, and pgweir compares the kept answer with the server's
+        /// (`verified` and `wrong` in `SHOW CACHE`). 0: none.
+        query_cache_verify: u32 = "0", Kind::Count(0, COUNT_MAX), Reload, Ours, InEffect;
     }
 
     group "Startup parameters and behaviour" {

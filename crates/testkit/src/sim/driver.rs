@@ -423,6 +423,9 @@ impl Driver for SimDriver<'_> {
         if is_exact && line.contains("COMMIT was sent before the number") {
             self.cx.checks.fail("with exact, COMMIT is sent when its number is known", line.to_owned());
         }
+        if line.contains("a kept answer was wrong") {
+            self.cx.checks.fail("a kept answer is that of a server", line.to_owned());
+        }
         if line.contains("session that is not what it should be") {
             self.cx.checks.fail("a server's session is its last client's, and nothing else", line.to_owned());
         }

@@ -293,6 +293,8 @@ pub struct FollowPlan {
     pub quiet_us_max: u64,
     /// Connections that follow end, slots are refused, the server is restarted, answers are late.
     pub has_faults: bool,
+    /// query_cache_verify
+    pub verify: u32,
 }
 
 impl FollowPlan {
@@ -306,6 +308,7 @@ impl FollowPlan {
             large_from: *rng.pick(&[2, 4, 1_000]),
             quiet_us_max: *rng.pick(&[10_000, 100_000, 500_000]),
             has_faults: rng.percent(50),
+            verify: *rng.pick(&[0, 0, 1, 3]),
         }
     }
 
@@ -739,10 +742,10 @@ impl Plan {
         }
         if let Some(CachePlan { ttl_ms, bytes, answer_bytes, follow }) = self.cache {
             let _ = writeln!(ini, "query_cache_bytes = {bytes}\nquery_cache_max_answer = {answer_bytes}");
-            if let Some(FollowPlan { max_age_ms, probe_ms, ddl_ms, .. }) = follow {
+            if let Some(FollowPlan { max_age_ms, probe_ms, ddl_ms, verify, .. }) = follow {
                 let _ = writeln!(
                     ini,
-                    "query_cache_user = {FOLLOWER}\nquery_cache_max_age_ms = {max_age_ms}\nquery_cache_probe_ms = {probe_ms}\nquery_cache_ddl_ms = {ddl_ms}"
+                    "query_cache_user = {FOLLOWER}\nquery_cache_max_age_ms = {max_age_ms}\nquery_cache_probe_ms = {probe_ms}\nquery_cache_ddl_ms = {ddl_ms}\nquery_cache_verify = {verify}"
                 );
             }
             let _ = match ttl_ms {

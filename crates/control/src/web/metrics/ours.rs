@@ -45,7 +45,7 @@ fn cache(page: &mut Page, groups: &[Group<'_>]) {
         page.gauge(name, help);
         groups.iter().for_each(|group| page.value(&group.labels, value(&group.sum)));
     }
-    let counters: [Family; 18] = [
+    let counters: [Family; 20] = [
         ("pgweir_cache_hits_total", "Statements that were answered without a server", |sum| {
             sum.cache.hits.into()
         }),
@@ -100,6 +100,12 @@ fn cache(page: &mut Page, groups: &[Group<'_>]) {
             "Answers that were not kept because a table was changed at that time",
             |sum| sum.cache.unsettled.into(),
         ),
+        (
+            "pgweir_cache_verified_total",
+            "Kept answers that were compared with a server's (query_cache_verify)",
+            |sum| sum.cache.verified.into(),
+        ),
+        ("pgweir_cache_wrong_total", "Of these, those that were wrong", |sum| sum.cache.wrong.into()),
         (
             "pgweir_cache_purged_total",
             "Answers that were dropped together, by CACHE PURGE for example",

@@ -11,6 +11,7 @@ use pgweir_wire::frontend::tag;
 
 use crate::context::Env;
 use crate::ids::ClientId;
+use crate::pool::cache::comparison::Difference;
 use crate::pool::cache::store::{Store, Underway};
 use crate::pool::cache::wal::{ChangesMade, Fill};
 use crate::pool::relay::exchange::whole_messages;
@@ -53,6 +54,8 @@ pub(crate) struct Capture {
     pub(crate) sent: SentAt,
     /// The basis of an answer whose tables are followed; `None` if the rule has another condition.
     fill: Option<Fill>,
+    /// What it says if this answer differs from the one that is kept; `None` if they are not compared.
+    pub(crate) difference: Option<Difference>,
     /// The types of the group's messages, in their order.
     asked: Box<[u8]>,
     /// The transaction status at the end of an answer that may be kept.
@@ -97,6 +100,7 @@ impl Capture {
             key,
             sent,
             fill: None,
+            difference: None,
             asked: whole_messages(messages).map(|message| message.tag()).collect(),
             status: if is_in_block { b'T' } else { b'I' },
             bytes_max,

@@ -1,9 +1,10 @@
 //! The query cache: answers to reads, given again without a server (`query_cache`; for users: docs/configure/query-cache.md).
 //!
 //! A rule of `[cache]` names clients, tables and an age. This room has the values: the answers of a worker ([`store`]), their keys ([`key`]),
-//! the captures of answers on their way ([`capture`]), and what of a statement alone decides whether its answer is kept ([`judgement`]). It answers no client and sends nothing: `relay/known_answers.rs` does.
+//! the captures of answers on their way ([`capture`]), comparisons with a server's answers ([`comparison`]), and what of a statement alone decides whether its answer is kept ([`judgement`]). It answers no client and sends nothing: `relay/known_answers.rs` does.
 
 pub(crate) mod capture;
+pub(crate) mod comparison;
 pub(crate) mod judgement;
 pub(crate) mod key;
 pub(crate) mod store;
@@ -17,6 +18,7 @@ use pgweir_sql::{CacheHint, cache_hint, names_only_tables};
 use crate::context::{Activity, Env, duration_us};
 use crate::ids::{ClientId, PoolId};
 use crate::pool::cache::capture::{Capture, SentAt};
+use crate::pool::cache::comparison::{Sampling, Suspects};
 use crate::pool::cache::store::Store;
 use crate::pool::client::state::Account;
 use crate::pool::prepared::parse_contexts::{Known, ParseContext, ParseContexts};
@@ -34,6 +36,8 @@ pub(crate) struct QueryCache {
     pub(crate) settings: ParseContexts,
     /// The key of the group that was looked at last.
     pub(crate) key: Vec<u8>,
+    /// The choice of the hits that are compared with a server's answer (`query_cache_verify`).
+    pub(crate) sampling: Sampling,
     /// The version of the rules, which rises with each reload.
     version: u64,
 }
@@ -60,6 +64,8 @@ pub(crate) struct PoolCache {
     pub(crate) wants_probe: bool,
     /// The clients that wait for a probe.
     pub(crate) await_probe: BTreeSet<ClientId>,
+    /// The kept answers that differ from a server's, about which nothing is known yet.
+    pub(crate) suspects: Suspects,
     /// The ages of the answers that were given; `None` if none was.
     pub(crate) ages: Option<Box<Histogram>>,
     /// The highest of these ages.
@@ -116,6 +122,7 @@ impl QueryCache {
                 store: Store::new(share_bytes(config, shared)),
                 settings: ParseContexts::of_all_settings(),
                 key: Vec::new(),
+                sampling: Sampling::default(),
                 version: 0,
             })
         })

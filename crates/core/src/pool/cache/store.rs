@@ -171,12 +171,12 @@ impl Store {
         Some(self.shrink())
     }
 
-    /// Drops an answer that is of no use any more.
-    pub(crate) fn drop_answer(&mut self, key: &[u8]) {
-        if let Some((key, _)) = self.kept.get_key_value(key) {
-            let key = Arc::clone(key);
-            self.remove(&key);
-        }
+    /// Removes the answer with this key, and returns it.
+    pub(crate) fn take(&mut self, key: &[u8]) -> Option<Kept> {
+        let kept = self.kept.remove(key)?;
+        self.count(kept.pool, kept.queue, kept.cost(key), 0);
+        self.held.entry(kept.pool).or_default().answers -= 1;
+        Some(kept)
     }
 
     /// Sets the number of bytes that answers may take together. Returns the number of answers that were evicted.
@@ -195,7 +195,9 @@ impl Store {
         let of_pool = |kept: &Kept| kept.pool == pool;
         let keys: Vec<Arc<[u8]>> =
             self.kept.iter().filter(|(_, kept)| of_pool(kept)).map(|(key, _)| Arc::clone(key)).collect();
-        keys.iter().for_each(|key| self.remove(key));
+        for key in &keys {
+            self.take(key);
+        }
         let Store { kept, small, main, .. } = self;
         let is_there =
             |(key, serial): &Place| kept.get(key).is_some_and(|known: &Kept| known.serial == *serial);
@@ -218,14 +220,6 @@ impl Store {
         }
         let held = self.held.entry(pool).or_default();
         held.bytes = held.bytes - before as u64 + now as u64;
-    }
-
-    fn remove(&mut self, key: &Arc<[u8]>) {
-        if let Some(kept) = self.kept.remove(key) {
-            let Kept { pool, queue, .. } = kept;
-            self.count(pool, queue, kept.cost(key), 0);
-            self.held.entry(pool).or_default().answers -= 1;
-        }
     }
 
     fn shrink(&mut self) -> usize {
@@ -283,7 +277,7 @@ impl Store {
         if let Some(kept) = self.kept.get(key) {
             self.held.entry(kept.pool).or_default().evicted += 1;
         }
-        self.remove(key);
+        self.take(key);
     }
 }
 

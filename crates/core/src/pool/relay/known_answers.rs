@@ -11,6 +11,7 @@
 //! With `follow=wal` an answer is given until one of its tables has changed (`pool/cache/wal`). Then the client's own changes, and what it has seen,
 //! are compared by the number of a probe.
 
+mod comparing;
 pub(crate) mod keeping;
 pub(crate) mod same_read;
 
@@ -45,6 +46,8 @@ enum Lookup {
     Miss(Option<Unfresh>),
     /// The client was sent an answer.
     Hit,
+    /// There is an answer that the client may get. A server is asked for it, too, and both are compared.
+    Compared,
     /// There is an answer, but the client must first read what it was sent before.
     Later,
 }
@@ -250,7 +253,7 @@ impl Pool {
         let found = self.look_up(cx, &mut cache, id, group, (bytes, begin), None);
         cx.env.cache = Some(cache);
         match found {
-            Lookup::NotAsked => None,
+            Lookup::NotAsked | Lookup::Compared => None,
             Lookup::Miss(unfresh) => {
                 let numbers = &mut self.state.cache.numbers;
                 numbers.misses += 1;
@@ -327,11 +330,14 @@ impl Pool {
             Err(Some(Unfresh::Unconfirmed)) => return self.await_probe(cx.env, id),
             Err(unfresh) => {
                 if let Some(Unfresh::Changed | Unfresh::RowChanged) = unfresh {
-                    cache.store.drop_answer(&cache.key);
+                    cache.store.take(&cache.key);
                 }
                 return Lookup::Miss(unfresh);
             }
         };
+        if basis == Basis::Followed && self.state.compares(cx.env, &mut cache.sampling) {
+            return Lookup::Compared;
+        }
         if cx.driver.backlog(client.conn) > cx.env.limits.backlog_bytes {
             return Lookup::Later;
         }

@@ -55,6 +55,8 @@ impl Pool {
             following.and_then(|following| cell(following.stream()?.catalog().tables())),
             following.and_then(|following| cell(following.stream()?.lag_bytes)),
             cell(numbers.row_changed),
+            cell(numbers.verified),
+            cell(numbers.wrong),
         ]);
         row
     }

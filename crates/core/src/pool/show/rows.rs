@@ -200,8 +200,8 @@ impl Pool {
         };
         let statement = Some(&server.work.running)
             .filter(|_| server.work.query_us > 0)
-            .and_then(|running| env.measured.stats.fingerprint(running))
-            .map_or_else(String::new, |fingerprint| format!("{fingerprint:016x}"));
+            .and_then(|running| env.measured.stats.known(running))
+            .map_or_else(String::new, |known| format!("{:016x}", known.fingerprint));
         [cell(transaction_us), cell(statement)]
     }
 

@@ -235,7 +235,7 @@ const PERCENTILES: [(&str, Type); 10] = [
     ("max_us", Numeric),
 ];
 
-const CACHE: [(&str, Type); 28] = [
+const CACHE: [(&str, Type); 30] = [
     ("database", Text),
     ("user", Text),
     ("state", Text),
@@ -264,6 +264,8 @@ const CACHE: [(&str, Type); 28] = [
     ("follow_tables", Numeric),
     ("lag_bytes", Numeric),
     ("dropped_by_key", Numeric),
+    ("verified", Numeric),
+    ("wrong", Numeric),
 ];
 
 const STATEMENTS: [(&str, Type); 19] = [

@@ -186,6 +186,18 @@ impl Worker {
         let decides = |news: &News| !matches!(news, News::Stamp(..) | News::Changed(..));
         if news.iter().any(decides) {
             self.resume_awaiting(cx, Some(database));
+            self.judge_suspects(cx, database);
+        }
+    }
+
+    /// Looks again at the kept answers of a database that differ from a server's.
+    fn judge_suspects<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: &str) {
+        let has_suspects =
+            |pool: &Pool| !pool.state.cache.suspects.is_empty() && *pool.state.database == *database;
+        let suspected: Vec<PoolId> =
+            self.pools.iter().filter(|(_, pool)| has_suspects(pool)).map(|(id, _)| id).collect();
+        for id in suspected {
+            self.in_pool(cx, id, |pool, cx| pool.judge_suspects(cx));
         }
     }
 

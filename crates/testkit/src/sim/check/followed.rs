@@ -72,6 +72,14 @@ pub fn tables_read(text: u32, definitions: u64) -> &'static [usize] {
     }
 }
 
+/// Returns what an answer to a text of all clients may depend on, of what its statement could see.
+#[must_use]
+pub fn values_read(text: u32, values: Values) -> Values {
+    let tables = tables_read(text, values[DEFINITIONS]);
+    let is_read = |table: usize| tables.contains(&table) || table == DEFINITIONS && text == 43;
+    std::array::from_fn(|table| if is_read(table) { values[table] } else { 0 })
+}
+
 impl FollowedCheck {
     /// The check of a world in which answers may be this far behind.
     #[must_use]

@@ -344,8 +344,12 @@ fn row_id(tag: &Tag, row: u32) -> String {
 }
 
 /// Returns the part of a session that its server reports to no client.
-fn silent_column(session: &Session) -> String {
-    let mut line = session.settings.silent_line() + &session.holdings.line();
+fn silent_column(session: &Session, tag: &Tag) -> String {
+    let holdings = match session.is_compared(tag) {
+        true => session.holdings.tables_line(),
+        false => session.holdings.line(),
+    };
+    let mut line = session.settings.silent_line() + &holdings;
     if session.told_recovery() {
         line.push_str(AT_STANDBY);
     }
@@ -357,9 +361,9 @@ pub(super) fn answer_row(session: &mut Session, tag: &Tag, row: u32, text: &str,
     let fields = [
         row_id(tag, row).into_bytes(),
         text.as_bytes().to_vec(),
-        session.process().into_bytes(),
+        session.process(tag).into_bytes(),
         session.settings.tracked_line().into_bytes(),
-        silent_column(session).into_bytes(),
+        silent_column(session, tag).into_bytes(),
         filler,
     ];
     let count = i16::try_from(fields.len()).expect("few columns");

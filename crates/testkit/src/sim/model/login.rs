@@ -195,6 +195,7 @@ impl Backend {
             reports_early: cx.plan.server.reports_early,
             in_hot_standby: cx.nodes.as_ref().map(in_recovery),
             balanced: self.balanced(cx),
+            are_compared: cx.plan.follow().is_some_and(|follow| follow.verify > 0),
         };
         let mut session = Session::new(pid, parameters, behaviour);
         let mut greeting = Vec::new();

@@ -13,7 +13,7 @@ use super::nodes::Snapshot;
 use super::nodes::xids::Reply;
 use super::statement::{Hold, Inquiry, Statement, Tag, Verb, parse};
 use crate::sim::check::board;
-use crate::sim::check::followed::{DEFINITIONS, Values};
+use crate::sim::check::followed::{DEFINITIONS, Values, values_read};
 use crate::sim::model::followed::asked;
 use crate::sim::model::state::holdings::{Holdings, Told};
 use crate::sim::model::state::prepared::{Portal, Prepared};
@@ -167,6 +167,8 @@ pub struct Behaviour {
     pub in_hot_standby: Option<bool>,
     /// The work that the pooler may bring to the session by itself.
     pub balanced: Balanced,
+    /// The pooler compares answers (`query_cache_verify`): those to texts of all clients tell nothing that the statement does not read.
+    pub are_compared: bool,
 }
 
 /// The work that the pooler may bring to a session at a standby by itself (`route=auto`).
@@ -300,9 +302,20 @@ impl Session {
         self.sees.next
     }
 
-    /// Returns the process's number in the form for a row.
-    pub(super) fn process(&self) -> String {
-        format!("{}{}", self.pid, self.sees.now)
+    /// Returns the process's number, and what the statement saw, in the form for a row.
+    pub(super) fn process(&self, tag: &Tag) -> String {
+        match self.sees.board.filter(|_| self.is_compared(tag)) {
+            None => format!("{}{}", self.pid, self.sees.now),
+            Some(values) => {
+                let [a, b, c, d] = values_read(tag.text, values);
+                format!("0{}{a},{b},{c},{d}", board::MARK)
+            }
+        }
+    }
+
+    /// Whether the pooler may compare the answer to a statement with another one.
+    pub(super) fn is_compared(&self, tag: &Tag) -> bool {
+        self.behaviour.are_compared && tag.client.is_none()
     }
 
     /// A statement takes its snapshot.

@@ -105,9 +105,20 @@ pub(crate) struct Followed {
     pub(crate) lag_bytes: u64,
     /// The changes through pgweir after which the definitions were last looked at; `None` if they were not.
     looked: Option<ChangesMade>,
+    /// The number of times that the definitions were looked at.
+    looks: u64,
     pub(crate) analyses: Analyses,
     /// Whether this worker has asked for a probe since the last one was answered.
     wants_probe: bool,
+}
+
+/// The progress of a stream, as a worker knows it at a moment.
+#[derive(Clone, Copy)]
+pub(crate) struct Progress {
+    /// The number of the last probe that was sent.
+    probe: u64,
+    /// The number of times that the definitions were looked at.
+    looks: u64,
 }
 
 /// The basis of an answer on its way: what must hold for the answer to be kept.
@@ -224,6 +235,7 @@ impl Followed {
             fresh: None,
             lag_bytes: 0,
             looked: None,
+            looks: 0,
             analyses: Analyses::default(),
             wants_probe: false,
         }
@@ -238,7 +250,10 @@ impl Followed {
             }
             News::Opened(number) => (self.opened, self.opened_us) = (Some(*number), now_us),
             News::Closed(_) => self.opened = None,
-            News::Looked(changes) => self.looked = Some(*changes),
+            News::Looked(changes) => {
+                self.looked = Some(*changes);
+                self.looks += 1;
+            }
             News::Stamp(number, stamp) => {
                 self.changes.settle(*number, stamp);
                 if self.stamps.len() >= STAMPS_KEPT {
@@ -314,15 +329,32 @@ impl Followed {
         seen: u64,
         (now_us, max_age_us): (u64, u64),
     ) -> Result<Fresh, Stale> {
-        if self.opened != Some(kept.opened) {
-            return Err(Stale::NotFollowed);
-        }
-        if !self.changes.is_unchanged(&kept.subject, &kept.changes) {
-            return Err(if kept.is_by_key() { Stale::RowChanged } else { Stale::Changed });
-        }
+        self.check_changes(kept)?;
         let is_fresh =
             |fresh: &Fresh| fresh.number.0 > seen && now_us.saturating_sub(fresh.at_us) <= max_age_us;
         self.fresh.filter(is_fresh).ok_or(Stale::NotFresh)
+    }
+
+    /// Checks whether a kept answer counts by all that was received.
+    pub(crate) fn check_changes(&self, kept: &Dependence) -> Result<(), Stale> {
+        match () {
+            () if self.opened != Some(kept.opened) => Err(Stale::NotFollowed),
+            () if self.changes.is_unchanged(&kept.subject, &kept.changes) => Ok(()),
+            () if kept.is_by_key() => Err(Stale::RowChanged),
+            () => Err(Stale::Changed),
+        }
+    }
+
+    /// Returns the progress of the stream.
+    pub(crate) fn progress(&self) -> Progress {
+        Progress { probe: self.last_probe(), looks: self.looks }
+    }
+
+    /// Whether all changes are received, and all changes of definitions known, that were made before the stream had this progress.
+    pub(crate) fn is_past(&self, progress: Progress) -> bool {
+        let is_received = self.fresh.is_some_and(|fresh| fresh.number.0 > progress.probe);
+        // Then the first look may have been on its way to this worker, and PostgreSQL may have begun the second: the third is later.
+        is_received && self.looks >= progress.looks + 3
     }
 }
 

@@ -12,6 +12,7 @@ use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::cache::capture::{Capture, Heard, SentAt};
+use crate::pool::cache::comparison::Difference;
 use crate::pool::cache::key::analysis_key;
 use crate::pool::cache::wal::analyses::Known;
 use crate::pool::cache::wal::catalog::names_day;
@@ -262,7 +263,10 @@ impl Pool {
             }
         };
         let mut capture = cache.capture(env, (id, statement), messages, (sent, begin.is_some()));
+        let is_followed = fill.is_some();
         capture.set_fill(fill);
+        let verifies = is_followed && env.rules.config.main.query_cache_verify > 0;
+        capture.difference = verifies.then(|| Difference::of(question.text));
         if let Some(server) = self.servers.get_mut(server_id) {
             server.incoming.capture = Some(Box::new(capture));
         }
@@ -325,10 +329,15 @@ impl Pool {
         let Some(mut capture) = server.incoming.capture.take_if(|capture| capture.client == client) else {
             return;
         };
+        let heard = capture.hear(bytes);
+        if heard == Heard::Plain {
+            self.state.compare_known(cx, &capture);
+        }
         let Some(cache) = cx.env.cache.as_deref_mut() else { return };
+        let Some(server) = self.servers.get_mut(id) else { return };
         let numbers = &mut self.state.cache.numbers;
         let stats = &mut cx.env.measured.stats;
-        match capture.hear(bytes) {
+        match heard {
             Heard::More => server.incoming.capture = Some(capture),
             Heard::Plain => match dependence_of(&mut cx.env.followed, &self.state.database, &capture) {
                 Err(JustChanged) => {

@@ -467,6 +467,7 @@ mod tests {
             large_from: 1000,
             quiet_us_max: 1,
             has_faults: false,
+            verify: 0,
         };
         (Wal::new(options, 7, 0), Rng::new(1))
     }

@@ -252,10 +252,7 @@ impl Holdings {
 
     /// Returns the holdings in one text, for a result row; empty if there are none.
     pub(in crate::sim::model) fn line(&self) -> String {
-        let mut line = String::new();
-        for (name, tag) in &self.tables {
-            let _ = write!(line, ";table {name}={}", tag.number);
-        }
+        let mut line = self.tables_line();
         for (name, cursor) in &self.cursors {
             let _ = write!(line, ";cursor {name}={}@{}", cursor.tag.number, cursor.next_row);
         }
@@ -267,6 +264,15 @@ impl Holdings {
         }
         for channel in &self.channels {
             let _ = write!(line, ";channel {channel}");
+        }
+        line
+    }
+
+    /// Returns the part of the line about temporary tables.
+    pub(in crate::sim::model) fn tables_line(&self) -> String {
+        let mut line = String::new();
+        for (name, tag) in &self.tables {
+            let _ = write!(line, ";table {name}={}", tag.number);
         }
         line
     }

@@ -1,0 +1,191 @@
+//! Comparisons of kept answers with those of a server (`query_cache_verify`). The answer to each hit of a certain number is asked of a server,
+//! too, and so is each answer that a client may not be given yet. If a server's answer is another one than the kept answer, a table may have
+//! changed in between. Whatever the server's answer has seen, a probe that is sent behind it confirms: if the kept answer still counts then, and
+//! the definitions were read once more, it is wrong.
+//!
+//! Values only: `relay/known_answers` sends statements to servers, and counts.
+
+use pgweir_sql::{Kind, Lexer};
+use pgweir_wire::Messages;
+
+use crate::limits::SUSPECTS_MAX;
+use crate::pool::cache::capture::SentAt;
+use crate::pool::cache::wal::{Dependence, Progress};
+
+/// The words of statements whose rows may be others each time, although no table has changed: which rows they take, or how they put values
+/// together, depends on an order that the statement need not fix.
+const ORDER_DECIDES: [&[u8]; 14] = [
+    b"limit",
+    b"offset",
+    b"fetch",
+    b"over",
+    b"distinct",
+    b"tablesample",
+    b"array",
+    b"array_agg",
+    b"string_agg",
+    b"xmlagg",
+    b"json_agg",
+    b"jsonb_agg",
+    b"json_object_agg",
+    b"jsonb_object_agg",
+];
+
+/// The choice of the hits whose answers are compared.
+#[derive(Default)]
+pub(crate) struct Sampling {
+    /// The number of hits since the last one that was chosen.
+    hits: u32,
+}
+
+impl Sampling {
+    /// Counts a hit. Returns `true` if it is to be compared: it is hit number `every` since the last one. With 0, none is.
+    #[inline]
+    pub(crate) fn chooses(&mut self, every: u32) -> bool {
+        if every == 0 {
+            return false;
+        }
+        self.hits = self.hits.saturating_add(1);
+        self.hits >= every
+    }
+
+    /// Begins to count again: a hit was chosen, and goes to a server.
+    pub(crate) fn restart(&mut self) {
+        self.hits = 0;
+    }
+}
+
+/// What a difference between a kept answer and a server's says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Difference {
+    /// A table has changed, or the kept answer is wrong.
+    Counts,
+    /// Nothing: the statement may have other rows each time.
+    MayBe,
+}
+
+impl Difference {
+    /// Returns what a difference says about a statement with this text.
+    pub(crate) fn of(text: &[u8]) -> Difference {
+        let decides = |word: &[u8]| ORDER_DECIDES.iter().any(|known| known.eq_ignore_ascii_case(word));
+        let is_word = |kind| matches!(kind, Kind::Word | Kind::QuotedWord);
+        let mut lexemes = Lexer::new(text).map_while(Result::ok);
+        match lexemes.any(|lexeme| is_word(lexeme.kind) && decides(lexeme.text)) {
+            true => Difference::MayBe,
+            false => Difference::Counts,
+        }
+    }
+}
+
+/// A kept answer that differs from a server's: it is wrong, or a table has changed in between.
+pub(crate) struct Suspect {
+    /// The statement's text without literals, for the log; `None` if it is not known.
+    pub(crate) text: Option<Box<str>>,
+    /// The time at which the statement of the kept answer was sent.
+    pub(crate) sent: SentAt,
+    pub(crate) dependence: Box<Dependence>,
+    /// The progress of the stream when the server's answer was there.
+    pub(crate) since: Progress,
+}
+
+/// What is known of a [`Suspect`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// It is not known yet whether a table had changed.
+    NotYet,
+    /// A table has changed, or the answer did not count any more for another reason.
+    Void,
+    /// Nothing has changed: the kept answer is wrong.
+    Wrong,
+}
+
+/// Whether two answers to the same statement have the same messages. The order of rows does not count.
+pub(crate) fn is_same(one: &[u8], other: &[u8]) -> bool {
+    one == other || one.len() == other.len() && sorted(one) == sorted(other)
+}
+
+fn sorted(answer: &[u8]) -> Vec<(u8, &[u8])> {
+    let mut messages: Vec<(u8, &[u8])> =
+        Messages::of(answer).whole().map(|message| (message.tag(), message.body())).collect();
+    messages.sort_unstable();
+    messages
+}
+
+/// The suspects of a pool.
+#[derive(Default)]
+pub(crate) struct Suspects(Vec<Suspect>);
+
+impl Suspects {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a suspect; if there are as many as there may be, this one is not looked at further.
+    pub(crate) fn add(&mut self, suspect: Suspect) {
+        if self.0.len() < SUSPECTS_MAX {
+            self.0.push(suspect);
+        }
+    }
+
+    /// Asks for a verdict about each suspect, and returns those that are wrong. The others leave, unless nothing is known yet.
+    pub(crate) fn judge(&mut self, mut verdict: impl FnMut(&Suspect) -> Verdict) -> Vec<Suspect> {
+        let mut wrong = Vec::new();
+        for suspect in std::mem::take(&mut self.0) {
+            match verdict(&suspect) {
+                Verdict::NotYet => self.0.push(suspect),
+                Verdict::Void => {}
+                Verdict::Wrong => wrong.push(suspect),
+            }
+        }
+        wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(tag: u8, body: &str) -> Vec<u8> {
+        [&[tag][..], &(body.len() as u32 + 4).to_be_bytes(), body.as_bytes()].concat()
+    }
+
+    fn answer(rows: &[&str]) -> Vec<u8> {
+        let rows: Vec<u8> = rows.iter().flat_map(|row| message(b'D', row)).collect();
+        [message(b'T', "columns"), rows, message(b'C', "SELECT"), message(b'Z', "I")].concat()
+    }
+
+    #[test]
+    fn the_order_of_rows_is_no_difference() {
+        let one = answer(&["a", "b", "b"]);
+        assert!(is_same(&one, &one));
+        assert!(is_same(&one, &answer(&["b", "a", "b"])));
+        for other in [&["a", "b"][..], &["a", "a", "b"], &["a", "b", "c"], &["a", "bb"]] {
+            assert!(!is_same(&one, &answer(other)), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_statement_that_takes_some_rows_may_have_others() {
+        for text in ["select * from t limit 1", "table t FETCH first row only", "select array_agg(a) from t"]
+        {
+            assert_eq!(Difference::of(text.as_bytes()), Difference::MayBe, "{text}");
+        }
+        for text in ["select * from t order by a", "select 'limit' from t", "select sum(a) from t"] {
+            assert_eq!(Difference::of(text.as_bytes()), Difference::Counts, "{text}");
+        }
+    }
+
+    #[test]
+    fn one_hit_of_a_number_is_chosen() {
+        let mut sampling = Sampling::default();
+        assert!(!(0..5).any(|_| sampling.chooses(0)));
+        let mut choose = || {
+            let is_chosen = sampling.chooses(3);
+            if is_chosen {
+                sampling.restart();
+            }
+            is_chosen
+        };
+        assert_eq!([(); 7].map(|()| choose()), [false, false, true, false, false, true, false]);
+    }
+}
