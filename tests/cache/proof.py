@@ -62,7 +62,7 @@ def nodes(major, certificates):
 
 def start(primary, options):
     """The pooler, when it follows the database."""
-    settings = {"query_cache": "on", "query_cache_user": "u_repl", "query_cache_max_age_ms": options.max_age_ms, "query_cache_ddl_ms": DDL_MS}
+    settings = {"query_cache": "on", "query_cache_user": "u_repl", "query_cache_max_age_ms": options.max_age_ms, "query_cache_ddl_ms": DDL_MS, "query_cache_verify": 20}
     settings |= {"default_pool_size": 20, "pool_mode": "transaction", "max_prepared_statements": 200, "workers": 2}
     pooler = Pooler({"app": primary.at("app")}, ini_tail="[cache]\nall = database=app follow=wal\n", **settings)
     with pooler.connect() as client:
@@ -98,7 +98,7 @@ def processes(options, primary, pooler, ledger, report):
 def counted(pooler):
     """The numbers of SHOW CACHE over all pools."""
     rows = pooler.show("CACHE", database="app")
-    names = ["hits", "misses", "fills", "dropped_by_write", "not_fresh", "refused_unsettled", "redefined"]
+    names = ["hits", "misses", "fills", "dropped_by_write", "not_fresh", "refused_unsettled", "redefined", "verified", "wrong"]
     return {name: sum(int(row[name]) for row in rows) for name in names}
 
 
@@ -194,6 +194,8 @@ def prove(options, folder):
             print(line)
         wrong += [line for line in lines if line.startswith("ended: ")]
         wrong += [f"a fault could not be made: {faults.error!r}"] if faults.error else []
+        if shown["wrong"]:
+            wrong.append(f"{shown['wrong']} kept answers were not those of a server (query_cache_verify)")
         if shown["hits"] < options.hits:
             wrong.append(f"only {shown['hits']} hits")
     finally:

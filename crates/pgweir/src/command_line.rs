@@ -9,6 +9,7 @@ use pgweir_import::Kind;
 use pgweir_settings::PoolMode;
 
 use crate::operate::adopt::{self, AdoptCommand};
+use crate::operate::cache::{self, CacheCommand};
 use crate::operate::ctl::{self, CtlCommand};
 use crate::operate::node::{self, NodeCommand};
 use crate::operate::pair::{self, PairCommand};
@@ -27,6 +28,8 @@ pub(crate) enum Command {
     Import(ImportOptions),
     /// Send a command to a running pooler.
     Ctl(CtlCommand),
+    /// Compare the kept answers of a running pooler.
+    Cache(CacheCommand),
     /// A live view of a running pooler.
     Top(TopCommand),
     /// One address for two poolers.
@@ -221,6 +224,7 @@ Usage:
   pgweir import [OPTION]... FILE    convert the configuration of another pooler
   pgweir adopt [OPTION]...          find PgBouncer here, and the one line to change
   pgweir ctl [OPTION]... COMMAND    send a command to a running pooler, for scripts
+  pgweir cache verify [OPTION]...   compare what the query cache gives with PostgreSQL
   pgweir top [OPTION]...            a live view of a running pooler in the terminal
   pgweir node VERB NODE OPTION...   add, rebuild or remove a node of a cluster
   pgweir pair keepalived OPTION...  one address for two poolers, by keepalived
@@ -362,6 +366,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         Some("doctor") => parse_doctor(args.split_off(1)),
         Some("import") => parse_import(args.split_off(1)),
         Some("ctl") => ctl::parse(args.split_off(1)).map(Command::Ctl).map_err(UsageError::Option),
+        Some("cache") => cache::parse(args.split_off(1)).map(Command::Cache).map_err(UsageError::Option),
         Some("top") => top::parse(args.split_off(1)).map(Command::Top).map_err(UsageError::Option),
         Some("pair") => pair::parse(args.split_off(1)).map(Command::Pair).map_err(UsageError::Option),
         Some("node") => node::parse(args.split_off(1)).map(Command::Node).map_err(UsageError::Option),
@@ -680,7 +685,7 @@ mod tests {
             assert!(page.contains(&format!(".BR {short} \", \" {long}")), "{short} {long}");
         }
         assert_eq!(options.count(), page.matches(".BR -").count());
-        let of_operators = [pair::PAIR_HELP, ctl::CTL_HELP, node::NODE_HELP];
+        let of_operators = [pair::PAIR_HELP, ctl::CTL_HELP, cache::CACHE_HELP, node::NODE_HELP];
         let helps =
             [HELP, IMPORT_HELP, CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP].into_iter().chain(of_operators);
         let import = helps.flat_map(|help| help.lines()).filter_map(|line| line.strip_prefix("      --"));
@@ -688,7 +693,9 @@ mod tests {
             let name = option.split([' ', '=', '\n']).next().expect("a name");
             assert!(page.contains(&format!(".B --{name}")), "{name}");
         }
-        for command in ["check", "doctor", "import", "ctl", "node", "pair", "entrypoint", "demo", "bench"] {
+        for command in
+            ["check", "doctor", "import", "ctl", "cache", "node", "pair", "entrypoint", "demo", "bench"]
+        {
             assert!(
                 HELP.contains(&format!("pgweir {command} "))
                     && page.contains(&format!(".TP\n.B {command}\n"))

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::command_line::{CHECK_HELP, DOCTOR_HELP, ENTRYPOINT_HELP, HELP, IMPORT_HELP};
 use crate::operate::adopt::ADOPT_HELP;
+use crate::operate::cache::CACHE_HELP;
 use crate::operate::ctl::CTL_HELP;
 use crate::operate::node::NODE_HELP;
 use crate::operate::pair::PAIR_HELP;
@@ -56,12 +57,13 @@ struct SubFlag {
 }
 
 /// Subcommands whose options are described here; those of the tools are elsewhere.
-const HELPS: [(&str, &str); 9] = [
+const HELPS: [(&str, &str); 10] = [
     ("check", CHECK_HELP),
     ("doctor", DOCTOR_HELP),
     ("top", TOP_HELP),
     ("import", IMPORT_HELP),
     ("ctl", CTL_HELP),
+    ("cache", CACHE_HELP),
     ("node", NODE_HELP),
     ("pair", PAIR_HELP),
     ("adopt", ADOPT_HELP),
@@ -132,6 +134,7 @@ fn bash() -> String {
                 return
             fi
             if [ "${{COMP_WORDS[1]}}" = node ] && [ "$COMP_CWORD" = 2 ]; then first="add rebuild remove"; fi
+            if [ "${{COMP_WORDS[1]}}" = cache ] && [ "$COMP_CWORD" = 2 ]; then first="verify"; fi
             mapfile -t COMPREPLY < <(
                 compgen -W "$first" -- "$word"
                 compgen -f -X '!*.ini' -- "$word"

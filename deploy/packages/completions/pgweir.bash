@@ -14,6 +14,7 @@ _pgweir() {
         top) options="--url --interval --once --overlay --no-overlay --help" ;;
         import) options="--from --output --force --users --hba --pool-mode --help" ;;
         ctl) options="--url --json --wait --timeout --force --overlay --no-overlay --help" ;;
+        cache) options="--every --seconds --url --json --overlay --no-overlay --help" ;;
         node) options="--url --data --from --user --slot --port --set --start --stop --bindir --config-file --tablespace-mapping --waldir --checkpoint --copy --max-lag-bytes --timeout --dry-run --overlay --no-overlay --help" ;;
         pair) options="--address --interface --peer --here --peer-interface --router-id --url --only --check --help" ;;
         adopt) options="--image --root --help" ;;
@@ -22,7 +23,7 @@ _pgweir() {
     case $word in
         -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word") ;;
         *)
-            if [ "$COMP_CWORD" = 1 ]; then first="check doctor import adopt ctl top node pair entrypoint demo bench"; fi
+            if [ "$COMP_CWORD" = 1 ]; then first="check doctor import adopt ctl cache top node pair entrypoint demo bench"; fi
             if [ "${COMP_WORDS[1]}" = ctl ]; then
                 # Names come from the running pooler, if this user may look at it.
                 case $before in
@@ -37,6 +38,7 @@ _pgweir() {
                 return
             fi
             if [ "${COMP_WORDS[1]}" = node ] && [ "$COMP_CWORD" = 2 ]; then first="add rebuild remove"; fi
+            if [ "${COMP_WORDS[1]}" = cache ] && [ "$COMP_CWORD" = 2 ]; then first="verify"; fi
             mapfile -t COMPREPLY < <(
                 compgen -W "$first" -- "$word"
                 compgen -f -X '!*.ini' -- "$word"
