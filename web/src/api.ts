@@ -364,7 +364,7 @@ export interface CacheRule {
 
 export interface Cache {
   time_s: number;
-  query_cache: "off" | "on" | "coalesce";
+  query_cache: "off" | "on" | "hinted" | "coalesce";
   bytes_max: number;
   answer_bytes_max: number;
   rules_total: number;

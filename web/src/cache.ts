@@ -61,10 +61,14 @@ export function setting(cache: Cache): string {
   switch (cache.query_cache) {
     case "coalesce":
       return "No answer is kept: if clients wait for a server with the same read, one of them runs, and its answer is for all that waited (query_cache = coalesce).";
-    case "on":
-      return cache.rules_total === 0
-        ? "No answer is kept: query_cache is on, but [cache] has no rule. Add one, for example dashboards = user=grafana ttl_ms=10000, and RELOAD."
-        : `Answers are kept for the clients and tables that ${cache.rules_total === 1 ? "a rule of [cache] names" : `${cache.rules_total} rules of [cache] name`}.`;
+    case "hinted":
+    case "on": {
+      if (cache.rules_total === 0) {
+        return `No answer is kept: query_cache is ${cache.query_cache}, but [cache] has no rule. Add one, for example dashboards = user=grafana ttl_ms=10000, and RELOAD.`;
+      }
+      const named = `the clients and tables that ${cache.rules_total === 1 ? "a rule of [cache] names" : `${cache.rules_total} rules of [cache] name`}`;
+      return cache.query_cache === "on" ? `Answers are kept for ${named}.` : `Answers are kept for ${named}, if the statement asks for it in a comment such as /* pgweir: cache */ (query_cache = hinted).`;
+    }
     default:
       return "The cache is off. The statements below would gain most from it; set query_cache = on with a rule in [cache], or query_cache = coalesce, and RELOAD.";
   }

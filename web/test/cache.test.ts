@@ -37,6 +37,8 @@ test("the page says why nothing is kept", () => {
   expect(setting(cache({ rules_total: 0 }))).toMatch(/\[cache\] has no rule/);
   expect(setting(cache({ rules_total: 1 }))).toMatch(/that a rule of \[cache\] names\.$/);
   expect(setting(cache({ rules_total: 2 }))).toMatch(/that 2 rules of/);
+  expect(setting(cache({ query_cache: "hinted", rules_total: 0 }))).toMatch(/query_cache is hinted, but \[cache\] has no rule/);
+  expect(setting(cache({ query_cache: "hinted" }))).toMatch(/names, if the statement asks for it in a comment/);
   expect(setting(cache({ query_cache: "coalesce" }))).toMatch(/^No answer is kept/);
 });
 
