@@ -1,4 +1,5 @@
-//! The API's query cache: its settings, its rules, and SHOW CACHE. Readers who may not see names get one entry per database.
+//! The API's query cache: its settings, its rules, and SHOW CACHE. Readers who may not see names get one entry per database, and no reason why
+//! changes are not followed, because it can name roles and tables.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +10,11 @@ use serde_json::{Map, Value, json};
 use super::super::WebState;
 use super::super::access::Reader;
 use super::super::reply::Refusal;
+use super::connections::unix_s;
 use super::tables::ShowRow;
 
 /// Columns of SHOW CACHE that are added up if several pools are shown as one.
-const SUMS: [&str; 14] = [
+const SUMS: [&str; 20] = [
     "answers",
     "bytes",
     "hits",
@@ -27,6 +29,12 @@ const SUMS: [&str; 14] = [
     "evicted",
     "purged",
     "saved_us",
+    "dropped_by_write",
+    "dropped_by_key",
+    "not_fresh",
+    "refused_unsettled",
+    "verified",
+    "wrong",
 ];
 
 pub(super) async fn cache(web: &WebState, reader: &Reader) -> Result<Value, Refusal> {
@@ -40,8 +48,10 @@ pub(super) async fn cache(web: &WebState, reader: &Reader) -> Result<Value, Refu
         "query_cache": main.query_cache.as_str(),
         "bytes_max": main.query_cache_bytes,
         "answer_bytes_max": main.query_cache_max_answer,
+        "query_cache_verify": main.query_cache_verify,
         "rules_total": config.cache.len(),
         "rules": rules,
+        "followed": groups(&rows, false).iter().filter_map(|group| followed(group, names)).collect::<Vec<_>>(),
         "pools": groups(&rows, names).iter().map(|group| pool(group, names)).collect::<Vec<_>>(),
     }))
 }
@@ -78,6 +88,21 @@ fn pool(group: &[&ShowRow], names: bool) -> Value {
     let oldest = group.iter().filter_map(|row| row.number("age_max_ms")).max();
     object.insert("age_max_ms".to_owned(), oldest.into());
     object.into()
+}
+
+/// Returns what is known of following the database of these pools; `None` if no rule has it followed. Each worker takes news by itself: if some
+/// follow the database and others do not yet, the entry is that of a worker which does not, since its pools keep no answers.
+fn followed(group: &[&ShowRow], names: bool) -> Option<Value> {
+    let states = group.iter().filter(|row| row.get("follow_state").is_some_and(|state| !state.is_empty()));
+    let row = states.min_by_key(|row| row.get("follow_state") == Some("following"))?;
+    Some(json!({
+        "database": row.get("database"),
+        "state": row.get("follow_state"),
+        "reason": row.get("follow_reason").filter(|reason| names && !reason.is_empty()),
+        "since_s": unix_s(row.get("follow_since")),
+        "tables": row.number("follow_tables"),
+        "lag_bytes": row.number("lag_bytes"),
+    }))
 }
 
 fn rule(rule: &CacheRule, config: &Config) -> Value {
@@ -120,5 +145,32 @@ mod tests {
         assert_eq!(summed[0]["states"], json!(["off: pool_mode=session", "on"]));
         assert_eq!((&summed[0]["hits"], &summed[0]["age_max_ms"]), (&json!(5), &json!(90)));
         assert_eq!((&summed[0]["age_p50_ms"], &summed[1]["age_p50_ms"]), (&Value::Null, &json!(7)));
+    }
+
+    fn follower(database: &str, cells: [Option<&str>; 5]) -> ShowRow {
+        let names =
+            ["database", "follow_state", "follow_reason", "follow_since", "follow_tables", "lag_bytes"];
+        let cells = [Some(database)].into_iter().chain(cells);
+        ShowRow::of(&names, cells.map(|cell| cell.map(str::to_owned)).collect())
+    }
+
+    #[test]
+    fn followed_databases_have_an_entry_each() {
+        let since = Some("2026-11-19 23:59:59 UTC");
+        let rows = [
+            follower("shop", [Some("following"), None, since, Some("3"), Some("120")]),
+            follower("shop", [Some("opening"), Some("connecting"), None, None, None]),
+            follower("stock", [Some("following"), None, since, Some("1"), Some("0")]),
+            follower("plain", [None; 5]),
+            follower("new", [Some(""), None, None, None, None]),
+        ];
+        let shown = |names| groups(&rows, false).iter().filter_map(|group| followed(group, names)).collect();
+        let of = |reason: Option<&str>| {
+            json!([
+                { "database": "shop", "state": "opening", "reason": reason, "since_s": null, "tables": null, "lag_bytes": null },
+                { "database": "stock", "state": "following", "reason": null, "since_s": 1_795_132_799, "tables": 1, "lag_bytes": 0 },
+            ])
+        };
+        assert_eq!((shown(true), shown(false)), (of(Some("connecting")), of(None)));
     }
 }
