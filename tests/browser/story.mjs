@@ -307,7 +307,7 @@ const STORIES = {
     await visit.until("time is saved", () => visit.vital("of PostgreSQL's time saved"));
     await visit.until("the chart has a line", async () => (await legend(page, "hits")) > 0);
     await visit.until("the hit ratio is drawn", async () => (await legend(page, "hit ratio")) > 50);
-    await page.getByRole("region", { name: "Rules" }).getByText("10 min").waitFor();
+    await page.getByRole("region", { name: "Rules" }).getByText("it is 10 min old").waitFor();
     await page.getByRole("region", { name: "Not served" }).getByRole("row").filter({ hasText: "kept, alice" }).getByText(/pool_mode=session/).waitFor();
     const gains = page.getByRole("region", { name: "Statements that gain most" });
     const kept = gains.getByRole("row").filter({ hasText: "select value from counted where id = ?" });
@@ -327,6 +327,69 @@ const STORIES = {
     await kept.getByRole("link").click();
     await page.getByRole("heading", { name: "Statements", exact: true }).waitFor();
     await page.getByRole("row").filter({ hasText: "select value from counted" }).first().waitFor();
+    await visit.end();
+  },
+
+  /** A database whose changes are followed: alice reads, and another client writes without the pooler. */
+  async cache_followed() {
+    const visit = await Visit.begin({ colorScheme: "light" });
+    const { page } = visit;
+    await visit.go("cache");
+    const followed = page.getByRole("region", { name: "Followed databases" }).getByRole("row").filter({ hasText: "app" });
+    await followed.getByText("following", { exact: true }).waitFor();
+    await visit.signIn("stats");
+    await page.getByRole("region", { name: "Rules" }).getByText("its tables change", { exact: true }).waitFor();
+    const drop = page.getByRole("region", { name: "What drops answers" }).getByRole("row").filter({ hasText: "A table was changed" });
+    await drop.getByText(/[1-9]\d* of these answers depended on one row/).waitFor();
+    await visit.until("answers are compared", () => visit.vital("kept answers were compared with PostgreSQL's"));
+    assert.equal(await page.getByText(/kept answers? (was|were) wrong/).count(), 0);
+    await visit.accessible("Cache, followed, light");
+    await visit.picture("cache-followed-light");
+    await page.emulateMedia({ colorScheme: "dark" });
+    await visit.accessible("Cache, followed, dark");
+    await visit.picture("cache-followed-dark");
+    // A pooler that gives wrong answers cannot be had: the figure is changed on its way.
+    await page.route("**/api/v1/cache", async (route) => {
+      const response = await route.fetch();
+      const json = await response.json();
+      json.pools[0].wrong = 3;
+      await route.fulfill({ response, json });
+    });
+    const notice = page.locator(".notice").filter({ hasText: "3 kept answers were wrong" });
+    await notice.getByText(/Set query_cache = off and RELOAD/).waitFor();
+    await visit.accessible("Cache, wrong answers, dark");
+    await visit.picture("cache-wrong-dark");
+    await page.emulateMedia({ colorScheme: "light" });
+    await visit.accessible("Cache, wrong answers, light");
+    await visit.picture("cache-wrong-light");
+    await page.unrouteAll({ behavior: "wait" });
+    await notice.waitFor({ state: "detached" });
+    await visit.end();
+  },
+
+  /** A database whose changes cannot be followed: the role alice may not read them. */
+  async cache_not_followed() {
+    const visit = await Visit.begin({ colorScheme: "light" });
+    const { page } = visit;
+    await visit.go("cache");
+    const followed = page.getByRole("region", { name: "Followed databases" }).getByRole("row").filter({ hasText: "app" });
+    await followed.getByText("Shown to those who sign in.").waitFor();
+    assert.equal(await page.getByText("alice").count(), 0, "a stranger is shown no names of roles");
+    await visit.accessible("Cache, not followed, to a stranger");
+    await visit.signIn("stats");
+    // Between two tries the state is "opening" for a moment.
+    await followed.filter({ hasText: 'ALTER ROLE "alice" REPLICATION' }).getByText("off", { exact: true }).waitFor();
+    await page.getByRole("region", { name: "Statements that gain most" }).getByText("changes are not followed", { exact: true }).waitFor();
+    await visit.accessible("Cache, not followed, light");
+    await visit.picture("cache-not-followed-light");
+    await page.emulateMedia({ colorScheme: "dark" });
+    await visit.accessible("Cache, not followed, dark");
+    await visit.picture("cache-not-followed-dark");
+    await page.setViewportSize({ width: 390, height: 844 });
+    await visit.fits("Cache, not followed");
+    await page.getByRole("list", { name: "Followed databases" }).getByText(/ALTER ROLE "alice" REPLICATION/).waitFor();
+    await visit.accessible("Cache, not followed, on a phone");
+    await visit.picture("cache-not-followed-phone", { fullPage: false });
     await visit.end();
   },
 

@@ -170,10 +170,12 @@ export class Play {
     const pools = DATABASES.filter((pool) => !pool.name.startsWith("tenant")).map((pool) => {
       const hits = Math.round(4_000_000 * pool.share + 900 * pool.share * (t % 100_000));
       const on = pool.mode !== "session";
-      return { database: pool.name, user: names ? pool.user : null, states: [on ? "on" : "off: pool_mode=session"], ...Object.fromEntries(["answers", "bytes", "hits", "coalesced", "misses", "expired", "own_changes", "redefined", "fills", "too_long", "unfit", "evicted", "purged", "saved_us"].map((name, at) => [name, on ? Math.round([900 * pool.share, 2_000_000 * pool.share, hits, hits / 90, hits / 12, hits / 15, hits / 400, 12, hits / 13, 41, 3, hits / 900, 250, hits * 140][at]) : 0])), age_p50_ms: on ? 420 : null, age_max_ms: on ? 9_990 : null };
+      return { database: pool.name, user: names ? pool.user : null, states: [on ? "on" : "off: pool_mode=session"], ...Object.fromEntries(["answers", "bytes", "hits", "coalesced", "misses", "expired", "own_changes", "redefined", "fills", "too_long", "unfit", "evicted", "purged", "saved_us", "dropped_by_write", "dropped_by_key", "not_fresh", "refused_unsettled", "verified", "wrong"].map((name, at) => [name, on ? Math.round([900 * pool.share, 2_000_000 * pool.share, hits, hits / 90, hits / 12, hits / 15, hits / 400, 12, hits / 13, 41, 3, hits / 900, 250, hits * 140, hits / 300, hits / 700, hits / 5_000, 40, hits / 1_000, 0][at]) : 0])), age_p50_ms: on ? 420 : null, age_max_ms: on ? 9_990 : null };
     });
-    const rules = [{ name: "dashboards", database: null, user: "analyst", application_name: null, tables: [], ttl_ms: 10_000 }, { name: "catalogue", database: "shop", user: null, application_name: null, tables: ["products", "prices"], ttl_ms: 1_000 }];
-    return { time_s: t, query_cache: "on", bytes_max: 67_108_864, answer_bytes_max: 65_536, rules_total: 2, rules: names ? rules : [], pools };
+    const rules = [{ name: "dashboards", database: null, user: "analyst", application_name: null, tables: [], follow: "time", ttl_ms: 10_000 }, { name: "catalogue", database: "shop", user: null, application_name: null, tables: ["products", "prices"], follow: "wal", ttl_ms: null }];
+    const reason = 'role "pgweir_cache" needs the right REPLICATION: ALTER ROLE "pgweir_cache" REPLICATION';
+    const followed = [{ database: "shop", state: "following", reason: null, since_s: Math.floor(t) - 4_000, tables: 2, lag_bytes: 4_120 }, { database: "reports", state: "off", reason: names ? reason : null, since_s: Math.floor(t) - 40, tables: null, lag_bytes: null }];
+    return { time_s: t, query_cache: "on", bytes_max: 67_108_864, answer_bytes_max: 65_536, query_cache_verify: 1_000, rules_total: 2, rules: names ? rules : [], followed, pools };
   }
 
   clientRows(t, names, limit, query) {

@@ -347,6 +347,16 @@ export interface CachePool {
   evicted: number;
   purged: number;
   saved_us: number;
+  /** With `follow=wal`: of the misses, those whose kept answer was dropped because a table had changed; of these, those by key. */
+  dropped_by_write: number;
+  dropped_by_key: number;
+  /** With `follow=wal`: of the misses, those whose client was not told in time that no table had changed. */
+  not_fresh: number;
+  /** With `follow=wal`: answers that were not kept because a table was changed while the statement ran. */
+  refused_unsettled: number;
+  /** Kept answers that were compared with a server's; of these, those that were wrong. */
+  verified: number;
+  wrong: number;
   age_p50_ms: number | null;
   age_max_ms: number | null;
 }
@@ -358,8 +368,21 @@ export interface CacheRule {
   user: string | null;
   application_name: string | null;
   tables: string[];
-  follow: string;
+  follow: "time" | "wal";
   ttl_ms: number | null;
+}
+
+/** A database that a rule with `follow=wal` names. */
+export interface FollowedDatabase {
+  database: string;
+  /** `following`, `opening` or `off`. */
+  state: string;
+  /** Why changes are not followed; null also for readers that see no names. */
+  reason: string | null;
+  since_s: number | null;
+  /** Null while no changes are read, as the next one. */
+  tables: number | null;
+  lag_bytes: number | null;
 }
 
 export interface Cache {
@@ -367,9 +390,12 @@ export interface Cache {
   query_cache: "off" | "on" | "hinted" | "coalesce";
   bytes_max: number;
   answer_bytes_max: number;
+  /** One of this number of hits is compared with a server's answer; 0: none. */
+  query_cache_verify: number;
   rules_total: number;
   /** Empty for readers that see no names. */
   rules: CacheRule[];
+  followed: FollowedDatabase[];
   pools: CachePool[];
 }
 

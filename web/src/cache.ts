@@ -1,13 +1,14 @@
 // The query cache in figures and words: what it did, what drops answers, who is not served, which statements would gain.
 
-import type { Cache, CachePool, Column, Statement } from "./api";
+import type { Cache, CachePool, CacheRule, Column, FollowedDatabase, Statement } from "./api";
+import { count, counted, duration } from "./format";
 
 /** Statements that are shown. */
 const STATEMENTS_SHOWN = 10;
 /** The cache would keep the answers, but is not used for the statement. */
 const UNUSED = ["off", "no rule"];
 
-type Counter = "answers" | "bytes" | "hits" | "coalesced" | "misses" | "expired" | "own_changes" | "redefined" | "fills" | "too_long" | "unfit" | "evicted" | "purged" | "saved_us";
+type Counter = "answers" | "bytes" | "hits" | "coalesced" | "misses" | "expired" | "own_changes" | "redefined" | "fills" | "too_long" | "unfit" | "evicted" | "purged" | "saved_us" | "dropped_by_write" | "dropped_by_key" | "not_fresh" | "refused_unsettled" | "verified" | "wrong";
 
 export function total(pools: CachePool[], name: Counter): number {
   return pools.reduce((sum, pool) => sum + pool[name], 0);
@@ -48,12 +49,41 @@ export function drops(pools: CachePool[]): Drop[] {
   return [
     { reason: "Too old", count: of("expired"), meaning: "the kept answer had reached the age of its rule (ttl_ms); a new one replaced it" },
     { reason: "The client's own change", count: of("own_changes"), meaning: "the client had changed something after the kept answer was asked for; other clients may still get it" },
+    { reason: "A table was changed", count: of("dropped_by_write"), meaning: `with follow=wal: PostgreSQL told that a table of the kept answer was changed${byKey(of("dropped_by_write"), of("dropped_by_key"))}` },
+    { reason: "Not told in time", count: of("not_fresh"), meaning: "with follow=wal: the client waited 20 ms, and pgweir did not know yet that no table had changed" },
+    { reason: "Changed while it ran", count: of("refused_unsettled"), meaning: "with follow=wal: a table was changed while the statement ran, or shortly before: not kept" },
     { reason: "Definitions or rights", count: of("redefined"), meaning: "CREATE, ALTER, DROP, GRANT or REVOKE went through pgweir, or the primary is another one" },
     { reason: "No room", count: of("evicted"), meaning: "the memory (query_cache_bytes) was full, and no client had asked for the answer again" },
     { reason: "Dropped together", count: of("purged"), meaning: "CACHE PURGE, RECONNECT, or another server" },
     { reason: "Too long", count: of("too_long"), meaning: "longer than query_cache_max_answer: not kept" },
     { reason: "Error or notice", count: of("unfit"), meaning: "the answer had an error, a notice or another message: not kept" },
   ];
+}
+
+function byKey(all: number, keyed: number): string {
+  if (all === 0) return "";
+  return `; ${count(keyed)} of these answers depended on one row (by key)`;
+}
+
+/** When an answer of the rule is not given any more. */
+export function ending({ follow, ttl_ms }: CacheRule): string {
+  return [follow === "wal" && "its tables change", ttl_ms !== null && `it is ${duration(ttl_ms * 1_000)} old`].filter(Boolean).join(", or ");
+}
+
+/** Why the changes of the database are not followed; null if they are. */
+export function hindrance({ state, reason }: FollowedDatabase): string | null {
+  if (state === "following") return null;
+  return reason ?? "Shown to those who sign in.";
+}
+
+/** What to do about kept answers that were wrong; null if none was. */
+export function wrongAnswers(pools: CachePool[]): { text: string; remedy: string } | null {
+  const wrong = total(pools, "wrong");
+  if (wrong === 0) return null;
+  return {
+    text: `${counted(wrong, "kept answer")} ${wrong === 1 ? "was" : "were"} wrong`,
+    remedy: "PostgreSQL had other rows, and told of no change. Set query_cache = off and RELOAD; then report it with the line of the log that names the statement.",
+  };
 }
 
 /** What the cache is set to, in a sentence. */
@@ -109,6 +139,8 @@ export function obstacle(cache: string): { text: string; remedy: string | null; 
       return { text: cache, remedy: "Read outside of transactions, or first in a READ COMMITTED one.", can: false };
     case "answer too long":
       return { text: cache, remedy: "Raise query_cache_max_answer, or ask for less.", can: false };
+    case "changes are not followed, see SHOW CACHE":
+      return { text: "changes are not followed", remedy: "The reason is above, at the followed databases.", can: false };
     case "session pooling":
       return { text: "pool_mode=session", remedy: "Use pool_mode = transaction.", can: false };
     default:

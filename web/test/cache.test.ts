@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 
-import type { Cache, CachePool, Statement } from "../src/api";
-import { drops, gains, obstacle, oldest, quotient, ratio, ratios, reachable, setting, total, unserved } from "../src/cache";
+import type { Cache, CachePool, CacheRule, FollowedDatabase, Statement } from "../src/api";
+import { drops, ending, gains, hindrance, obstacle, oldest, quotient, ratio, ratios, reachable, setting, total, unserved, wrongAnswers } from "../src/cache";
 
 const pool = (change: Partial<CachePool>): CachePool => ({
   database: "shop", user: "web", states: ["on"], answers: 0, bytes: 0, hits: 0, coalesced: 0, misses: 0, expired: 0, own_changes: 0, redefined: 0, fills: 0, too_long: 0, unfit: 0, evicted: 0, purged: 0, saved_us: 0,
-  age_p50_ms: null, age_max_ms: null, ...change,
+  dropped_by_write: 0, dropped_by_key: 0, not_fresh: 0, refused_unsettled: 0, verified: 0, wrong: 0, age_p50_ms: null, age_max_ms: null, ...change,
 });
-const cache = (change: Partial<Cache>): Cache => ({ time_s: 1, query_cache: "on", bytes_max: 1_000, answer_bytes_max: 100, rules_total: 1, rules: [], pools: [], ...change });
+const cache = (change: Partial<Cache>): Cache => ({ time_s: 1, query_cache: "on", bytes_max: 1_000, answer_bytes_max: 100, query_cache_verify: 0, rules_total: 1, rules: [], followed: [], pools: [], ...change });
 const statement = (fingerprint: string, change: Partial<Statement>): Statement => ({
   fingerprint, text: `select ${fingerprint}`, database: "shop", user: "web", calls: 5, errors: 0, total_us: 0, wait_us: 0, server_us: 0, client_us: 0, mean_us: 0, p50_us: 0, p95_us: 0, p99_us: 0, max_us: 0, rows: 0,
   bytes: 0, cache: "off", cache_hits: 0, cache_saved_us: 0, ...change,
@@ -28,8 +28,43 @@ test("a ratio of nothing is no figure", () => {
 });
 
 test("each counter of what drops answers has its reason", () => {
-  const found = drops([pool({ expired: 1, own_changes: 2, redefined: 3, evicted: 4 }), pool({ purged: 5, too_long: 6, unfit: 7, expired: 10 })]);
-  expect(found.map((drop) => drop.count)).toEqual([11, 2, 3, 4, 5, 6, 7]);
+  const found = drops([pool({ expired: 1, own_changes: 2, redefined: 3, evicted: 4, dropped_by_write: 8, dropped_by_key: 2 }), pool({ purged: 5, too_long: 6, unfit: 7, expired: 10, not_fresh: 9, refused_unsettled: 10 })]);
+  expect(found.map((drop) => [drop.reason, drop.count])).toEqual([
+    ["Too old", 11],
+    ["The client's own change", 2],
+    ["A table was changed", 8],
+    ["Not told in time", 9],
+    ["Changed while it ran", 10],
+    ["Definitions or rights", 3],
+    ["No room", 4],
+    ["Dropped together", 5],
+    ["Too long", 6],
+    ["Error or notice", 7],
+  ]);
+  expect(found[2]?.meaning).toMatch(/was changed; 2 of these answers depended on one row \(by key\)$/);
+  expect(drops([pool({})])[2]?.meaning).toMatch(/was changed$/);
+});
+
+test("a rule tells when its answers end", () => {
+  const rule = (follow: CacheRule["follow"], ttl_ms: number | null): CacheRule => ({ name: "one", database: null, user: null, application_name: null, tables: [], follow, ttl_ms });
+  expect(ending(rule("time", 10_000))).toBe("it is 10.0 s old");
+  expect(ending(rule("wal", null))).toBe("its tables change");
+  expect(ending(rule("wal", 1_000))).toBe("its tables change, or it is 1.00 s old");
+});
+
+test("a database that is not followed has its reason, for those who may know it", () => {
+  const one = (state: string, reason: string | null): FollowedDatabase => ({ database: "shop", state, reason, since_s: 1, tables: null, lag_bytes: null });
+  expect(hindrance(one("following", null))).toBe(null);
+  expect(hindrance(one("opening", "connecting"))).toBe("connecting");
+  expect(hindrance(one("off", null))).toBe("Shown to those who sign in.");
+});
+
+test("wrong answers are counted over all pools, with what to do", () => {
+  expect(wrongAnswers([pool({ verified: 5 })])).toBe(null);
+  expect(wrongAnswers([pool({ wrong: 1 }), pool({})])?.text).toBe("1 kept answer was wrong");
+  const found = wrongAnswers([pool({ wrong: 1 }), pool({ wrong: 2 })]);
+  expect(found?.text).toBe("3 kept answers were wrong");
+  expect(found?.remedy).toMatch(/Set query_cache = off and RELOAD; then report it with the line of the log/);
 });
 
 test("the page says why nothing is kept", () => {
@@ -73,5 +108,6 @@ test("an obstacle has its remedy where there is one", () => {
   expect(obstacle("yes, by key")).toEqual(obstacle("yes"));
   expect(obstacle("no rule").can).toBe(true);
   expect(obstacle("function f() may change data").remedy).toMatch(/read_functions/);
+  expect(obstacle("changes are not followed, see SHOW CACHE").text).toBe("changes are not followed");
   expect(obstacle("function random()")).toEqual({ text: "function random()", remedy: null, can: false });
 });

@@ -3,9 +3,9 @@
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 
-import { get, type Cache, type CachePool, type CacheRule, type Series, type Statement, type Statements } from "../api";
-import { drops, gains, obstacle, oldest, quotient, ratio, ratios, reachable, setting, total, unserved, type Drop, type Gain, type Unserved } from "../cache";
-import { bytes, count, duration, percent, rate } from "../format";
+import { get, type Cache, type CachePool, type CacheRule, type FollowedDatabase, type Series, type Statement, type Statements } from "../api";
+import { drops, ending, gains, hindrance, obstacle, oldest, quotient, ratio, ratios, reachable, setting, total, unserved, wrongAnswers, type Drop, type Gain, type Unserved } from "../cache";
+import { bytes, count, duration, percent, rate, span } from "../format";
 import { type Live, useLive, useSeries } from "../live";
 import { useServices } from "../context";
 import { Chart, type Line } from "../parts/chart";
@@ -30,8 +30,10 @@ export function CachePage({ windowS, pick }: Props) {
       <section aria-labelledby="cache">
         <h2 id="cache">Query cache {now.query_cache === "off" && <Badge tone="">off</Badge>}</h2>
         <p class="lead">{setting(now)}</p>
+        {now.query_cache !== "off" && <Wrong pools={now.pools} />}
         {now.query_cache !== "off" && <Vitals now={now} />}
-        {now.rules.length > 0 && <Table label="Rules" columns={RULES} rows={now.rules} keyOf={(rule) => rule.name} none="" />}
+        <Followed now={now} />
+        <Rules now={now} />
         <NotServed rows={unserved(now)} />
       </section>
       <Gainers />
@@ -53,6 +55,17 @@ export function CachePage({ windowS, pick }: Props) {
   );
 }
 
+/** Answers that were wrong: nothing on this page is more urgent. */
+function Wrong({ pools }: { pools: CachePool[] }) {
+  const found = wrongAnswers(pools);
+  if (!found) return null;
+  return (
+    <div class="notice bad">
+      <p><Badge tone="bad">{found.text}</Badge> {found.remedy}</p>
+    </div>
+  );
+}
+
 function Vitals({ now }: { now: Cache }) {
   const { pools } = now;
   const share = ratio(total(pools, "hits"), total(pools, "misses"));
@@ -65,8 +78,13 @@ function Vitals({ now }: { now: Cache }) {
       <Vital term="was the oldest answer given">{age === null ? "–" : duration(age * 1_000)}</Vital>
       <Vital term="answers are kept">{count(total(pools, "answers"))}</Vital>
       <Vital term={`of ${bytes(now.bytes_max)} are used`}>{bytes(total(pools, "bytes"))}</Vital>
+      {total(pools, "verified") > 0 && <Vital term="kept answers were compared with PostgreSQL's" hint={verifying(now)}>{count(total(pools, "verified"))}</Vital>}
     </dl>
   );
+}
+
+function verifying({ query_cache_verify: every }: Cache): string {
+  return every === 0 ? "none is compared now (query_cache_verify = 0)" : `a server answers one of ${count(every)} hits, and pgweir compares (query_cache_verify)`;
 }
 
 function Vital({ term, hint, children }: { term: string; hint?: string; children: ComponentChildren }) {
@@ -75,6 +93,28 @@ function Vital({ term, hint, children }: { term: string; hint?: string; children
       <dt>{term}</dt>
       <dd>{children}</dd>
     </div>
+  );
+}
+
+/** The databases whose changes are followed, or why they are not. */
+function Followed({ now }: { now: Cache }) {
+  if (now.followed.length === 0) return null;
+  return (
+    <>
+      <h3>Followed databases</h3>
+      <p class="hint">Answers of rules with follow=wal are kept only while the state of their database is "following".</p>
+      <Table label="Followed databases" columns={followedColumns(now.time_s)} rows={now.followed} keyOf={(one) => one.database} none="" />
+    </>
+  );
+}
+
+function Rules({ now }: { now: Cache }) {
+  if (now.rules.length === 0) return null;
+  return (
+    <>
+      <h3>Rules</h3>
+      <Table label="Rules" columns={now.query_cache === "coalesce" ? RULES : [...RULES, UNTIL]} rows={now.rules} keyOf={(rule) => rule.name} none="" />
+    </>
   );
 }
 
@@ -156,8 +196,23 @@ const RULES: ColumnOf<CacheRule>[] = [
   { title: "User", cell: (rule) => rule.user ?? "any" },
   { title: "Application", cell: (rule) => rule.application_name ?? "any" },
   { title: "Tables", cell: (rule) => rule.tables.join(", ") || "any" },
-  { title: "Oldest answer", num: true, hint: "ttl_ms: from this age on, an answer is not given any more", cell: (rule) => (rule.ttl_ms === null ? "until its tables change" : duration(rule.ttl_ms * 1_000)) },
 ];
+
+/** Not with `query_cache=coalesce`: no answer is kept. */
+const UNTIL: ColumnOf<CacheRule> = { title: "An answer is given until", hint: "follow and ttl_ms", cell: ending };
+
+const FOLLOW_TONES: Record<string, string> = { following: "active", opening: "waiting", off: "bad" };
+
+function followedColumns(now_s: number): ColumnOf<FollowedDatabase>[] {
+  return [
+    { title: "Database", cell: (one) => one.database, by: (one) => one.database },
+    { title: "State", head: true, by: (one) => one.state, cell: (one) => <Badge tone={FOLLOW_TONES[one.state] ?? ""}>{one.state}</Badge> },
+    { title: "For", num: true, hint: "how long it has been in this state", cell: (one) => (one.since_s === null ? "–" : span(now_s - one.since_s)) },
+    { title: "Tables", num: true, hint: "tables whose answers can be kept", cell: (one) => (one.tables === null ? "–" : count(one.tables)) },
+    { title: "Log not read yet", num: true, hint: "of PostgreSQL's write-ahead log; bounded by query_cache_lag_bytes", cell: (one) => (one.lag_bytes === null ? "–" : bytes(one.lag_bytes)) },
+    { title: "Why not followed", long: true, cell: (one) => hindrance(one) ?? "–" },
+  ];
+}
 
 const UNSERVED: ColumnOf<Unserved>[] = [
   { title: "Pool", cell: (row) => row.pool },
