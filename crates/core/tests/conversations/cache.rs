@@ -587,7 +587,7 @@ fn a_successor_begins_empty() {
 }
 
 /// The messages that a server gets for a BEGIN that the client was told of before.
-fn begin_ahead(begin: &str) -> Vec<String> {
+pub(super) fn begin_ahead(begin: &str) -> Vec<String> {
     vec![format!("Parse  {begin}"), "Bind ".to_owned(), "Execute".to_owned()]
 }
 
@@ -619,7 +619,9 @@ fn ends_at_server(rig: &mut Rig, client: End, server: End) {
 
 #[test]
 fn a_transaction_is_answered_until_its_first_statement_that_needs_a_server() {
-    for main in ["defer_begin = server", "defer_begin = packet"] {
+    // The level of new connections is read with the catalog, whatever else asks for the catalog.
+    let alone = "defer_begin = packet\nmultiplex_depth = 0\nsession_audit_sample = 0";
+    for main in ["defer_begin = server", "defer_begin = packet", alone] {
         let (mut rig, client, server) = cached(main);
         asks_server(&mut rig, client, server, "select 1", "a");
         asks_server(&mut rig, client, server, "select 2", "b");

@@ -38,7 +38,8 @@ impl Pool {
         let is_primary = self.servers[id].branch.is_primary();
         let at_standbys = self.state.balances && is_primary;
         let routines = self.state.session_checks.are_wanted();
-        let names = at_standbys || self.multiplex_limits().is_some();
+        let is_cached = self.state.cache_obstacle(cx.env).is_none();
+        let names = at_standbys || is_cached || self.multiplex_limits().is_some();
         let is_left_to_primary = self.state.balances && !is_primary && self.state.routines.are_read();
         if !routines && !names
             || is_left_to_primary
