@@ -246,16 +246,37 @@ def test_only_what_is_followed_is_kept(pooled, followed):
         followed.sql("drop function peek")
 
 
-def test_a_transaction_block_is_not_answered(pooled, followed):
-    """In this version answers that are followed are given outside of transaction blocks."""
+def test_a_transaction_is_answered_until_it_needs_a_server(pooled, followed):
+    """A client that reads in transactions alone: its statement is analysed, kept and given. Changes are seen, its own at once. With one snapshot for the
+    whole transaction, the server answers."""
     pooler = cached(pooled)
     until_followed(pooler)
-    with pooler.connect() as client:
-        until_hit(pooler, client, READ, [1])
-        before = hits(pooler)
-        for _ in range(3):
+    with pooler.connect() as client, pooler.connect() as outside:
+
+        def inside(change=None):
             with client.transaction():
-                client.execute(READ, [1])
+                found = client.execute(READ, [1]).fetchone()
+                if change is not None:
+                    client.execute("update counted set value = %s where id = 1", [change])
+            return found
+
+        def is_hit():
+            before = hits(pooler)
+            inside()
+            return hits(pooler) > before
+
+        eventually(is_hit, "the cache answers in a transaction", timeout_s=30)
+        until_hit(pooler, outside, READ, [1])
+        followed.sql("update counted set value = 7 where id = 1")
+        eventually(lambda: inside() == (7,), "the change is seen", timeout_s=MAX_AGE_S + 10)
+        for value in range(20):
+            eventually(is_hit, "the cache answers in a transaction", timeout_s=30)
+            inside(change=value)
+            assert inside() == (value,)
+        client.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        before = hits(pooler)
+        for _ in range(5):
+            assert inside() == (19,)
         assert hits(pooler) == before
 
 

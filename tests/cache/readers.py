@@ -28,6 +28,8 @@ class Reader:
         self.way = WAYS[number % len(WAYS)]
         self.user = ROLES[number % 5 == 4]
         self.has_tenants = number % 4 == 3
+        self.has_transactions = number % 3 == 2
+        self.is_in_transaction = False
         self.raw = Raw(address, timeout_s=60)
         self.raw.login(self.user, "app", f"pw-of-{self.user}")
         self.seen = [0] * CLOCKS
@@ -41,10 +43,20 @@ class Reader:
         while not self.ledger.is_over():
             self._settle(self.random.choice(TENANTS) if self.has_tenants else None)
             for _ in range(SESSION_READS):
-                if self.random.random() < 0.02:
+                if self.has_transactions and self.random.random() < 0.4:
+                    self._begin_or_end()
+                if not self.is_in_transaction and self.random.random() < 0.02:
                     self._check_definitions()
                 else:
                     self._check(self.random.choice(self.faces))
+            if self.is_in_transaction:
+                self._begin_or_end()
+
+    def _begin_or_end(self):
+        """Each statement of a READ COMMITTED transaction must show what one outside of it must show."""
+        answer = self.raw.query("commit" if self.is_in_transaction else "begin")
+        assert not answer.errors, answer.errors
+        self.is_in_transaction = not self.is_in_transaction
 
     def _settle(self, tenant):
         """Takes the settings of a tenant, and the faces that can be read with them."""

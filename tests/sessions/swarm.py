@@ -112,7 +112,7 @@ FIXED = {
                      "query_cache_hints", "query_cache_ttl_ms", "track_extra_parameters", "version_text"), ANSWERS),
     **dict.fromkeys(("job_name", "shutdown_drain_seconds", "suspend_timeout", "user"), PROCESS),
     **dict.fromkeys(("query_cache_ddl_ms", "query_cache_follow", "query_cache_lag_bytes", "query_cache_max_age_ms", "query_cache_probe_ms",
-                     "query_cache_publication", "query_cache_user"), SLOTS),
+                     "query_cache_publication", "query_cache_user", "query_cache_verify"), SLOTS),
     "default_pool_size": "each round draws it",
 }  # fmt: skip
 """The settings that are not drawn, and why."""

@@ -13,6 +13,7 @@ mod cache_by_key;
 mod cache_follow;
 mod cache_follow_clusters;
 mod cache_follow_faults;
+mod cache_follow_transactions;
 mod cache_hints;
 mod cache_reasons;
 mod cache_same_read;

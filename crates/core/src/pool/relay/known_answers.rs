@@ -314,9 +314,6 @@ impl Pool {
         let asking = |messages| self.ask_cache(cx.env, cache, id, group, (messages, modes_of(begin)));
         let found = messages.map(asking);
         let Some(Ok(Question { terms, .. })) = found else { return Lookup::NotAsked };
-        if terms.behind_us.is_some() && begin.is_some() {
-            return Lookup::NotAsked;
-        }
         let Some(client) = self.clients.get_mut(id) else { return Lookup::NotAsked };
         let now_us = cx.env.now.mono_us;
         if client.account.wrote_us == WRITING {

@@ -269,7 +269,9 @@ pub fn reads_of_followed(id: u32, rng: &mut Rng) -> Vec<Step> {
             0..2 => vec![own("UPDATE board")],
             2 => vec![own("BEGIN"), own("UPDATE board"), read.to_owned(), own("COMMIT")],
             3 => vec![own("BEGIN"), own("UPDATE board"), own("UPDATE board"), own("ROLLBACK")],
-            4 => vec![own("BEGIN"), read.to_owned(), own("COMMIT")],
+            4..8 => vec![own("BEGIN"), read.to_owned(), own("COMMIT")],
+            8..10 => vec![own("BEGIN"), read.to_owned(), read.to_owned(), own("COMMIT")],
+            10 => vec![own("BEGIN"), read.to_owned(), own("UPDATE board"), own("COMMIT"), read.to_owned()],
             _ => vec![read.to_owned()],
         };
         for text in texts {

@@ -83,17 +83,19 @@ impl Pool {
         bytes: &[u8],
     ) -> Option<Sending> {
         self.end_capture(server_id);
-        let is_behind = self.servers.get_mut(server_id).is_some_and(|server| {
-            server.incoming.analysis = None;
-            server.work.running.is_named()
-        });
+        let is_behind = self.servers.get(server_id).is_some_and(|server| server.work.running.is_named());
         self.note_node(env, id, server_id);
         let in_transaction = self.is_in_transaction(server_id);
         let found = group.or_else(|| self.look_at_group(env, id, bytes));
         let read = found.filter(|group| group.certainly_reads() && group.len as usize == bytes.len());
         // What a COMMIT makes visible was noted when it was sent.
-        if read.is_none() && !self.is_block_alone(env, id, bytes) {
+        let may_change = read.is_none() && !self.is_block_alone(env, id, bytes);
+        if may_change {
             self.clients.get_mut(id)?.account.wrote_us = WRITING;
+        }
+        if let Some(server) = self.servers.get_mut(server_id) {
+            // A statement is analysed in the session in which it ran.
+            server.incoming.analysis.take_if(|wanted| may_change || wanted.client != id);
         }
         let keepable = match (read, found) {
             (Some(read), _) if group.is_some() => Ok(Keepable::alone(read)),
@@ -252,14 +254,13 @@ impl Pool {
         }
         let fill = match question.terms.behind_us {
             None => None,
-            Some(_) if begin.is_some() => return Err(Obstacle::InTransaction),
             Some(_) => {
                 let account = &self.clients.get(id).ok_or(Obstacle::Together)?.account;
-                // PostgreSQL must know of each read in a SERIALIZABLE transaction.
-                if default_isolation(env, account) == Isolation::Serializable {
+                // PostgreSQL must know of each read in a SERIALIZABLE transaction. A BEGIN ahead of the group is of READ COMMITTED.
+                if begin.is_none() && default_isolation(env, account) == Isolation::Serializable {
                     return Err(Obstacle::Serializable);
                 }
-                Some(self.basis(followed, server_id, &cache.key, &question, (messages, sent))?)
+                Some(self.basis(followed, (id, server_id), &cache.key, &question, (messages, sent))?)
             }
         };
         let mut capture = cache.capture(env, (id, statement), messages, (sent, begin.is_some()));
@@ -278,7 +279,7 @@ impl Pool {
     fn basis(
         &mut self,
         followed: &mut FollowedDatabases,
-        server_id: ServerId,
+        (id, server_id): (ClientId, ServerId),
         cache_key: &[u8],
         Question { text, types, .. }: &Question<'_>,
         (messages, sent): (&[u8], SentAt),
@@ -308,7 +309,7 @@ impl Pool {
             Known::FirstTime => Err(Obstacle::Unanalysed),
             Known::Wanted => {
                 let (text, types) = (Box::from(*text), Box::from(*types));
-                let wanted = AnalysisWanted { key, text, types, opened };
+                let wanted = AnalysisWanted { client: id, key, text, types, opened };
                 server.incoming.analysis = Some(Box::new(wanted));
                 self.state.session_checks.interrupt();
                 Err(Obstacle::Unanalysed)

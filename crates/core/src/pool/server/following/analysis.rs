@@ -8,7 +8,7 @@ use pgweir_wire::frontend::{self, Target};
 
 use crate::context::Cx;
 use crate::driver::Driver;
-use crate::ids::ServerId;
+use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;
 use crate::pool::cache::wal::analyses::Analysis;
 use crate::pool::cache::wal::catalog::numbers;
@@ -20,6 +20,8 @@ use crate::pool::server::asked::{Replies, ServerQuestion};
 /// A statement that a server is to be asked about.
 #[derive(Default)]
 pub(crate) struct AnalysisWanted {
+    /// The client that has sent the statement.
+    pub(crate) client: ClientId,
     /// The statement's reading, types and text.
     pub(crate) key: Box<[u8]>,
     pub(crate) text: Box<[u8]>,
