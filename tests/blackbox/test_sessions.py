@@ -30,7 +30,7 @@ WITH_SETTINGS = {"session_pooling": {"pool_mode": "session"}, "sequences_pinned"
 """Folders of kept rounds that failed with these settings."""
 ROUNDS = 40
 """The number of rounds that belong to each chunk."""
-PLAYED = 30
+PLAYED = 20
 """The number of them that are played. A round takes a quarter of a second or less, most of it waiting for answers."""
 CHUNKS = [{}] * 4 + [{"query_cache": "on"}] + [{"max_prepared_statements": 4}] * 2 + [{"pool_mode": "session"}, {"sequence_affinity": "pin"}]
 """The settings of the poolers in each chunk."""
