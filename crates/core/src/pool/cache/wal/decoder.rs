@@ -358,7 +358,9 @@ mod tests {
     fn a_change_that_cannot_be_read_concerns_all_rows() {
         let whole = insert(1, &[Some("x"), Some("1")]);
         assert_eq!(changed(&[whole[..5].to_vec()]), None, "the beginning of a long row");
-        assert_eq!(changed(&[insert(1, &[Some("1")])]), None, "another number of columns");
+        assert_eq!(changed(&[insert(1, &[Some("1")])]), None, "a column is missing");
+        let longer = [Some("x"), Some("1"), Some("y")];
+        assert_eq!(changed(&[insert(1, &longer)]), None, "its description is another one");
         let binary: Vec<u8> = whole.iter().map(|byte| if *byte == b't' { b'b' } else { *byte }).collect();
         assert_eq!(changed(&[binary]), None);
     }
