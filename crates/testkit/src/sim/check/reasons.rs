@@ -49,15 +49,17 @@ impl Checks {
     fn excuse(&mut self, case: &Disconnected<'_>) -> Result<(), String> {
         let message = case.text.map_or("", |text| text.message.as_str());
         let timeouts = &self.plan.timeouts;
-        // When a client is closed for its silence, its next request may be on the way already.
+        // When a client is closed for its silence, its next request may be on the way already. The silence begins when the answer is sent; the client
+        // reads it later.
+        let rested_us = case.rested_us + 2 * self.plan.net.delay_us_max;
         let named = [
             ("query_wait_timeout", timeouts.query_wait_s, case.waited_us),
-            ("client_idle_timeout", timeouts.client_idle_s, case.rested_us),
-            ("idle transaction timeout", timeouts.idle_transaction_s, case.rested_us),
+            ("client_idle_timeout", timeouts.client_idle_s, rested_us),
+            ("idle transaction timeout", timeouts.idle_transaction_s, rested_us),
             ("query timeout", timeouts.query_s, case.waited_us),
             ("query_timeout", timeouts.query_s, case.waited_us),
         ];
-        // What the client calls the beginning, the pooler sees later: it can only be late, not early.
+        // What the client calls the beginning of a request, the pooler sees later: it can only be late, not early.
         let is_over = |limit_s: u64, is_us: u64| limit_s > 0 && is_us >= limit_s * 1_000_000;
         if let Some((name, limit_s, is_us)) = named.iter().find(|(name, ..)| message.contains(name)) {
             return match is_over(*limit_s, *is_us) {
