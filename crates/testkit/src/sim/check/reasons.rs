@@ -51,7 +51,7 @@ impl Checks {
         let timeouts = &self.plan.timeouts;
         // When a client is closed for its silence, its next request may be on the way already. The silence begins when the answer is sent; the client
         // reads it later.
-        let rested_us = case.rested_us + 2 * self.plan.net.delay_us_max;
+        let rested_us = case.rested_us.saturating_add(2 * self.plan.net.delay_us_max);
         let named = [
             ("query_wait_timeout", timeouts.query_wait_s, case.waited_us),
             ("client_idle_timeout", timeouts.client_idle_s, rested_us),
