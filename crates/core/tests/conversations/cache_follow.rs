@@ -211,6 +211,11 @@ impl Following {
     /// The same, with the types of the statement's parameters.
     pub(super) fn tells_reads(&mut self, server: End, tables: &str, types: &str) {
         self.gets(server, "pg_lock_status");
+        self.answers_reads(server, tables, types);
+    }
+
+    /// The server answers the question for the tables of a statement.
+    pub(super) fn answers_reads(&mut self, server: End, tables: &str, types: &str) {
         let answer = [
             be::complete("BEGIN"),
             be::complete("SET"),

@@ -96,3 +96,26 @@ fn a_transaction_that_sees_one_snapshot_is_neither_answered_nor_kept() {
     known.rig.send(client, &[fe::query("begin isolation level repeatable read"), fe::query(TEXT)].concat());
     assert_eq!(known.rig.gets(server).last().map(String::as_str), Some(&*format!("Query {TEXT}")));
 }
+
+/// PostgreSQL must know of each read in a SERIALIZABLE transaction, and statements outside of transactions are such ones, too.
+#[test]
+fn a_session_whose_transactions_are_serializable_is_left_to_postgresql() {
+    let mut known = Following::opened("defer_begin = server");
+    let (client, server) = known.client();
+    known.runs((client, server), "select 0", "a");
+    known.rig.send(client, &fe::query("set default_transaction_isolation = 'serializable'"));
+    known.rig.gets(server);
+    known.rig.send(server, &[be::complete("SET"), be::ready('I')].concat());
+    known.rig.gets(server);
+    known.rig.send(server, &be::answer(&[&["serializable"]]));
+    known.rig.gets(client);
+    for _ in 0..3 {
+        known.begins((client, server), TEXT, "a");
+        known.goes_on((client, server), "commit", "COMMIT", 'I');
+        let asked = String::from_utf8_lossy(&known.rig.raw(server)).into_owned();
+        if asked.contains("pg_lock_status") {
+            known.answers_reads(server, "5", "{}");
+        }
+    }
+    known.runs((client, server), TEXT, "a");
+}
