@@ -8,6 +8,7 @@ from test_takeover import over, successor
 from harness.cluster import DISTRIBUTION, Cluster
 from harness.link import Link
 from harness.machine import eventually
+from harness.wire import SYNC, bind, execute, parse, query
 
 TIMED = "[cache]\nall = database=app follow=time ttl_ms=60000\n"
 
@@ -246,3 +247,29 @@ def test_serializable_transactions_are_left_to_postgresql(pooled, followed):  # 
         for _ in range(10):
             client.execute(READ, [1])
         assert hits(pooler) == before
+
+
+@pytest.mark.parametrize("portal, max_rows", [("c", 0), ("c", 9), ("", 9)])
+def test_a_portal_that_a_transaction_uses_again(pooled, followed, portal, max_rows):  # noqa: F811
+    """A portal with a name, or that need not be at its end, stays until the transaction is over: the cache does not answer its statement there."""
+    text = "select value from counted where id = 1"
+    pooler = cached(pooled)
+    until_followed(pooler)
+    with pooler.raw() as client:
+        asks = parse("", text) + bind(portal, "") + execute(portal, max_rows) + SYNC
+
+        def is_hit():
+            before = hits(pooler)
+            client.send(asks)
+            assert client.until("Z").rows == [["0"]]
+            return hits(pooler) > before
+
+        for _ in range(3):
+            # Outside of a transaction the portal ends with its group.
+            eventually(is_hit, "the cache answers", timeout_s=30)
+            client.send(query("begin"), asks)
+            assert client.until("Z").commands == ["BEGIN"]
+            assert client.until("Z").rows == [["0"]]
+            client.send(execute(portal, max_rows), SYNC)
+            assert client.until("Z").commands == ["SELECT 0"]
+            assert client.query("rollback").status == "I"

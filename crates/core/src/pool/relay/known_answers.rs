@@ -212,7 +212,8 @@ impl Pool {
             return None;
         }
         let begin = deferred.text.clone();
-        let group = self.look_at_group(cx.env, id, bytes)?;
+        // A portal that the transaction may use later must be there then.
+        let group = self.look_at_group(cx.env, id, bytes).filter(|group| !group.leaves_portal())?;
         self.answer_from_cache(cx, id, &group, bytes, Some(&begin))
     }
 
