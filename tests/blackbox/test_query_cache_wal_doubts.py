@@ -249,6 +249,34 @@ def test_serializable_transactions_are_left_to_postgresql(pooled, followed):  # 
         assert hits(pooler) == before
 
 
+def test_an_isolation_level_that_new_connections_get(pooled, followed):  # noqa: F811
+    """After ALTER ROLE past the pooler its servers are new ones, whose transactions have one snapshot: these are not answered from the cache."""
+    text = "select value from counted where id = 1"
+    pooler = cached(pooled, query_cache_ddl_ms=2000)
+    until_followed(pooler)
+    try:
+        with pooler.connect(autocommit=False) as client:
+
+            def level():
+                with client.transaction():
+                    return client.execute("show transaction_isolation").fetchone()[0]
+
+            def inside():
+                before = hits(pooler)
+                with client.transaction():
+                    client.execute(text)
+                return hits(pooler) - before
+
+            eventually(inside, "the cache answers in a transaction", timeout_s=30)
+            followed.sql("alter role alice set default_transaction_isolation = 'repeatable read'")
+            eventually(lambda: level() == "repeatable read", "a new server answers", timeout_s=20)
+            with pooler.connect() as alone:
+                until_hit(pooler, alone, text)
+            assert sum(inside() for _ in range(20)) == 0
+    finally:
+        followed.sql("alter role alice reset default_transaction_isolation")
+
+
 @pytest.mark.parametrize("portal, max_rows", [("c", 0), ("c", 9), ("", 9)])
 def test_a_portal_that_a_transaction_uses_again(pooled, followed, portal, max_rows):  # noqa: F811
     """A portal with a name, or that need not be at its end, stays until the transaction is over: the cache does not answer its statement there."""

@@ -175,6 +175,8 @@ impl Pool {
     /// The settings with which connections begin may have changed: servers that have logged in before are closed when no client uses them.
     pub(crate) fn leave_old_settings<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         const REASON: &str = "settings of roles, databases or the server may have changed (query_cache)";
+        // New connections may begin with another isolation level, as after RECONNECT.
+        self.state.routines.doubt();
         let servers: Vec<ServerId> = self.servers.keys().collect();
         for id in servers {
             let Some(server) = self.servers.get_mut(id) else { continue };
