@@ -1,20 +1,26 @@
 //! Kept answers that are compared with a server's (`query_cache_verify`).
 
 use crate::cache_follow::{Following, definitions, keepalive, probe, transaction};
-use crate::rig::{End, fe};
+use crate::rig::{End, be, fe};
 
 const TEXT: &str = "select a from t";
 
 impl Following {
     /// The client asks, and a server is asked for the answer that is kept, too.
     fn is_compared(&mut self, (client, server): (End, End), text: &str, value: &str) {
+        let told = self.is_compared_with((client, server), text, &super::cache::rows(value));
+        assert_eq!(told[1], format!("Row {value}"));
+    }
+
+    /// The same with a server that sends these bytes. Returns what the client gets.
+    fn is_compared_with(&mut self, (client, server): (End, End), text: &str, answer: &[u8]) -> Vec<String> {
         self.rig.pass_us(10);
         self.rig.send(client, &fe::query(text));
         self.rig.gets_nothing(server);
         self.probed("10:10:", 0x200);
         assert_eq!(self.rig.gets(server), [format!("Query {text}")]);
-        self.rig.send(server, &super::cache::rows(value));
-        assert_eq!(self.rig.gets(client)[1], format!("Row {value}"));
+        self.rig.send(server, answer);
+        self.rig.gets(client)
     }
 
     /// Time passes until the definitions were looked at so many times. Probes are answered meanwhile: they show this.
@@ -68,6 +74,30 @@ fn an_answer_that_differs_without_a_change_is_wrong() {
     known.looks(1, "10:10:", 0x200);
     assert_eq!(known.verified(), "1,1");
     assert!(known.rig.logged("a kept answer was wrong"));
+}
+
+#[test]
+fn an_answer_to_a_statement_that_postgresql_refuses_is_wrong() {
+    // 57014 says that the statement was canceled: it says nothing of the answer.
+    for (code, expected) in [("42501", "1,1"), ("42P01", "1,1"), ("57014", "0,0")] {
+        let mut known = Following::opened("query_cache_verify = 1");
+        let (client, server) = known.client();
+        known.kept((client, server), TEXT);
+        let refused = [be::error(code, "no"), be::ready('I')].concat();
+        known.is_compared_with((client, server), TEXT, &refused);
+        known.looks(4, "10:10:", 0x200);
+        assert_eq!(known.verified(), expected, "{code}");
+    }
+}
+
+#[test]
+fn an_answer_is_wrong_if_the_server_has_more_rows_than_are_kept() {
+    let mut known = Following::opened("query_cache_verify = 1\nquery_cache_max_answer = 1024");
+    let (client, server) = known.client();
+    known.kept((client, server), TEXT);
+    known.is_compared_with((client, server), TEXT, &super::cache::rows(&"b".repeat(2000)));
+    known.looks(4, "10:10:", 0x200);
+    assert_eq!(known.verified(), "1,1");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use pgweir_wire::Messages;
-use pgweir_wire::backend::tag as answer_tag;
+use pgweir_wire::backend::{ErrorFields, tag as answer_tag};
 use pgweir_wire::frontend::tag;
 
 use crate::context::Env;
@@ -125,6 +125,16 @@ impl Capture {
     /// Returns the answer, as far as it has arrived.
     pub(crate) fn answer(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Whether PostgreSQL has refused the statement itself: it does not know a name in it, or the user lacks a right (SQLSTATE class 42).
+    pub(crate) fn is_refused(&self) -> bool {
+        let mut errors =
+            Messages::of(&self.bytes).whole().filter(|message| message.tag() == answer_tag::ERROR);
+        errors.any(|error| {
+            let code = ErrorFields::parse(error.body()).ok().and_then(|fields| fields.code());
+            code.is_some_and(|code| code.starts_with(b"42"))
+        })
     }
 
     /// Takes further bytes of the server. Bytes after the end of this answer belong to the next one, and are dropped.

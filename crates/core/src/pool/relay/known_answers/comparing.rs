@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use crate::context::{Cx, Effect, Env};
 use crate::driver::{Driver, Level};
-use crate::pool::cache::capture::Capture;
-use crate::pool::cache::comparison::{Difference, Sampling, Suspect, Verdict, is_same};
+use crate::pool::cache::capture::{Capture, Heard};
+use crate::pool::cache::comparison::{Difference, Sampling, Suspect, Verdict, compare};
 use crate::pool::client::state::printable;
 use crate::pool::{Pool, PoolState};
 use crate::stats::rare_path::RarePath;
 
 impl PoolState {
-    /// Compares a server's answer, which is about to be kept, with the answer that is kept for the same statement. If they differ, no client is
-    /// given the kept one from here on.
-    pub(super) fn compare_known<D: Driver>(&mut self, cx: &mut Cx<'_, D>, capture: &Capture) {
+    /// Compares a server's answer, of which this was heard, with the answer that is kept for the same statement. If they differ, no client is given
+    /// the kept one from here on.
+    pub(super) fn compare_known<D: Driver>(&mut self, cx: &mut Cx<'_, D>, capture: &Capture, heard: &Heard) {
         let env = &mut *cx.env;
         let Some(difference) = capture.difference else { return };
         let Some(cache) = env.cache.as_deref_mut() else { return };
@@ -26,7 +26,7 @@ impl PoolState {
         if !counts || !is_older || !is_current || kept.sent.at_us <= self.cache.floor_us {
             return;
         }
-        let is_same = is_same(&kept.answer, capture.answer());
+        let Some(is_same) = compare(&kept.answer, capture, heard) else { return };
         cx.driver.reached(RarePath::CacheCompared);
         if is_same || difference == Difference::Counts {
             self.cache.numbers.verified += 1;

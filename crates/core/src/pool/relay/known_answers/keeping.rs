@@ -331,8 +331,8 @@ impl Pool {
             return;
         };
         let heard = capture.hear(bytes);
-        if heard == Heard::Plain {
-            self.state.compare_known(cx, &capture);
+        if heard != Heard::More {
+            self.state.compare_known(cx, &capture, &heard);
         }
         let Some(cache) = cx.env.cache.as_deref_mut() else { return };
         let Some(server) = self.servers.get_mut(id) else { return };
