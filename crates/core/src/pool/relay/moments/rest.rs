@@ -93,6 +93,10 @@ impl Pool {
         }
         let main = &cx.env.rules.config.main;
         if main.server_reset_query_always && !main.server_reset_query.is_empty() {
+            if let Some(server) = self.servers.get_mut(id) {
+                // After the reset query, the session is not that of the statement.
+                server.incoming.analysis = None;
+            }
             return false;
         }
         self.state.session_checks.is_due() && self.asks_released(cx, id) || self.reads_catalog(cx, id)
