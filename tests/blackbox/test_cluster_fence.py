@@ -38,7 +38,7 @@ class Client:
             return ROLLED_BACK if codes and codes[-1] == "40001" else UNKNOWN
         codes = [error["C"] for error in answer.errors]
         if codes:
-            assert codes in (["40001"], ["08007"]), codes
+            assert codes in (["40001"], ["08007"]), (self.who, answer.errors)
             return ROLLED_BACK if codes == ["40001"] else UNKNOWN
         return COMMITTED
 

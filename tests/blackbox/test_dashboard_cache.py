@@ -26,9 +26,9 @@ def watched(pooled, rules=LONG, **settings):
 
 
 def watched_wal(pooled, **settings):
-    """The same with a rule that has the database app followed."""
+    """The same with a rule that has the database app followed. The question for definitions may take long beside a browser."""
     port = free_port()
-    return Http(cached_wal(pooled, http_listen=str(port), **settings), port)
+    return Http(cached_wal(pooled, http_listen=str(port), query_cache_ddl_ms=30_000, **settings), port)
 
 
 @contextmanager

@@ -63,7 +63,12 @@ def until_followed(pooler):
     """Waits until answers may be kept."""
     with pooler.connect() as client:
         client.execute("select 1")
-    eventually(lambda: row(pooler)["follow_state"] == "following", "changes are followed", timeout_s=30)
+    told = lambda: [row(pooler)[column] for column in ("follow_state", "follow_reason")]  # noqa: E731
+    try:
+        # On a busy machine the question for definitions may take too long at first, and pgweir tries again later.
+        eventually(lambda: told()[0] == "following", "changes are followed", timeout_s=90)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {told()}") from None
 
 
 def until_hit(pooler, client, *statement):
