@@ -5,18 +5,15 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lexopt::prelude::*;
-use pgweir_client::Client;
+use pgweir_client::{Answer, Client};
 use pgweir_doctor::printable;
-use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::ctl::{Failure, Way, rows};
+use super::ctl::{Failure, Way, print, rows};
+use super::interrupt::Interrupt;
 use crate::command_line::OverlayOptions;
 
 /// Exit code: a kept answer was wrong, or pgweir refused.
@@ -53,6 +50,8 @@ Options:
       --overlay=DIR      read DIR/*.ini after the file
       --no-overlay       read the file alone
   -h, --help             show this help, then exit
+
+Ctrl-C ends the comparison early; a second one, the wait for its result.
 
 Exit code: 0 no kept answer was wrong; 1 one was, or pgweir refused; 2 the console
 could not be entered, or the arguments are wrong; 3 nothing could be compared.
@@ -139,9 +138,9 @@ pub(crate) fn cache(command: &CacheCommand) -> ExitCode {
     };
     let (code, message) = match verify(wanted) {
         Ok(pools) => {
-            crate::show(&if wanted.is_json { json_of(&pools) } else { table(&pools) });
-            let sum = sum(&pools);
-            match sum {
+            let answer = answer(&pools);
+            crate::show(&if wanted.is_json { print::json(&answer) } else { print::text(&answer) });
+            match sum(&pools) {
                 Counts { wrong: 1.., .. } => {
                     (WRONG, "a kept answer was wrong: see the log of pgweir".to_owned())
                 }
@@ -152,7 +151,8 @@ pub(crate) fn cache(command: &CacheCommand) -> ExitCode {
                     NOTHING_COMPARED,
                     "no hit was compared: try a smaller --every, or a longer time".to_owned(),
                 ),
-                _ => return ExitCode::SUCCESS,
+                _ if wanted.is_json => return ExitCode::SUCCESS,
+                _ => return crate::show("no kept answer was wrong\n"),
             }
         }
         Err(Failure::Refused(error)) => (WRONG, error.message),
@@ -165,11 +165,7 @@ pub(crate) fn cache(command: &CacheCommand) -> ExitCode {
 
 /// Has the pooler compare for a while, or until a signal comes. Returns the changes of its counters.
 fn verify(wanted: &Wanted) -> Result<Pools, Failure> {
-    let signal = Arc::new(AtomicBool::new(false));
-    for number in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(number, Arc::clone(&signal))
-            .map_err(|error| Failure::Lost(error.to_string()))?;
-    }
+    let interrupt = Interrupt::catch();
     let way = Way { url: wanted.url.as_deref(), config: wanted.config.as_deref(), overlay: &wanted.overlay };
     let (mut client, _) = way.enter("pgweir cache").map_err(Failure::Lost)?;
     is_followed(&mut client)?;
@@ -183,7 +179,7 @@ fn verify(wanted: &Wanted) -> Result<Pools, Failure> {
     };
     let began = counts(&mut client)?;
     client.answer(&format!("SET {SETTING} = {}", wanted.every))?;
-    wait(wanted.time, &signal);
+    wait(wanted.time, &interrupt);
     client.answer(&format!("SET {SETTING} = {before}"))?;
     let compared = since(&began, &counts(&mut client)?);
     if sum(&compared).verified == 0 {
@@ -191,7 +187,7 @@ fn verify(wanted: &Wanted) -> Result<Pools, Failure> {
     }
     // An answer counts as wrong only after the definitions were read three times more.
     let looks = Duration::from_millis(value("query_cache_ddl_ms").unwrap_or(1000)) * 4;
-    wait(looks + Duration::from_secs(1), &AtomicBool::new(false));
+    wait(looks + Duration::from_secs(1), &interrupt);
     Ok(since(&began, &counts(&mut client)?))
 }
 
@@ -208,10 +204,10 @@ fn is_followed(client: &mut Client) -> Result<(), Failure> {
     Err(Failure::Late(format!("no database is followed: {why}")))
 }
 
-/// Waits for this time, or until a signal has come.
-fn wait(time: Duration, signal: &AtomicBool) {
+/// Waits for this time, or until a signal comes.
+fn wait(time: Duration, interrupt: &Interrupt) {
     let began = Instant::now();
-    while began.elapsed() < time && !signal.load(Ordering::Relaxed) {
+    while began.elapsed() < time && !interrupt.take() {
         thread::sleep(LOOK_EVERY.min(time));
     }
 }
@@ -248,29 +244,21 @@ fn sum(pools: &Pools) -> Counts {
     })
 }
 
-fn table(pools: &Pools) -> String {
-    let mut lines = vec![["database", "user", "hits", "verified", "wrong"].map(str::to_owned)];
-    lines.extend(pools.iter().map(|((database, user), Counts { hits, verified, wrong })| {
-        [printable(database), printable(user), hits.to_string(), verified.to_string(), wrong.to_string()]
-    }));
-    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 5] = std::array::from_fn(width);
-    let mut page = String::new();
-    for line in &lines {
-        let cells: Vec<String> =
-            line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        page.push_str(cells.join("  ").trim_end());
-        page.push('\n');
+/// Returns the counters as the console would tell them.
+fn answer(pools: &Pools) -> Answer {
+    const TEXT: u32 = 25;
+    const NUMERIC: u32 = 1700;
+    let columns =
+        [("database", TEXT), ("user", TEXT), ("hits", NUMERIC), ("verified", NUMERIC), ("wrong", NUMERIC)];
+    let row = |((database, user), counts): (&(String, String), &Counts)| {
+        let numbers = [counts.hits, counts.verified, counts.wrong].map(|number| number.to_string());
+        [database.clone(), user.clone()].into_iter().chain(numbers).map(Some).collect()
+    };
+    Answer {
+        columns: columns.map(|(name, oid)| (name.to_owned(), oid)).into(),
+        rows: pools.iter().map(row).collect(),
+        ..Answer::default()
     }
-    if let Counts { verified: 1.., wrong: 0, .. } = sum(pools) {
-        page.push_str("no kept answer was wrong\n");
-    }
-    page
-}
-
-fn json_of(pools: &Pools) -> String {
-    let pool = |((database, user), Counts { hits, verified, wrong }): (&(String, String), &Counts)| json!({ "database": database, "user": user, "hits": hits, "verified": verified, "wrong": wrong });
-    format!("{:#}\n", pools.iter().map(pool).collect::<serde_json::Value>())
 }
 
 #[cfg(test)]
@@ -310,12 +298,11 @@ mod tests {
         let told = since(&began, &now);
         assert_eq!(told, Pools::from([(name("a"), counts(200, 2, 0)), (name("c"), counts(7, 0, 0))]));
         assert_eq!(
-            table(&told),
+            print::text(&answer(&told)),
             "database  user  hits  verified  wrong\n\
              shop      a     200   2         0\n\
-             shop      c     7     0         0\n\
-             no kept answer was wrong\n"
+             shop      c     7     0         0\n"
         );
-        assert!(json_of(&told).contains("\"verified\": 2"));
+        assert!(print::json(&answer(&told)).contains("\"verified\": 2"));
     }
 }

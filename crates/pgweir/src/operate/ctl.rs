@@ -3,7 +3,7 @@
 //! The command uses the console's protocol and no other: psql can do the same.
 
 mod options;
-mod print;
+pub(super) mod print;
 
 use std::io::Write as _;
 use std::path::Path;

@@ -27,8 +27,10 @@ use options::{Verb, Wanted};
 
 use access::Access;
 use members::Members;
-use programs::{Call, Interrupt, shell_quoted};
+use programs::{Call, shell_quoted};
 use server::Server;
+
+use super::interrupt::Interrupt;
 
 /// Exit code: a check refused, and nothing was changed.
 const REFUSED: u8 = 1;

@@ -21,7 +21,7 @@ pub(super) fn narrow(answer: &mut Answer, columns: &[&str]) {
 }
 
 /// A table with a line of names, or what was done.
-pub(super) fn text(answer: &Answer) -> String {
+pub(in crate::operate) fn text(answer: &Answer) -> String {
     let mut page: String =
         answer.notices.iter().map(|notice| format!("NOTICE: {}\n", printable(notice))).collect();
     if answer.columns.is_empty() {
@@ -45,7 +45,7 @@ pub(super) fn text(answer: &Answer) -> String {
 }
 
 /// Rows as objects, or what was done.
-pub(super) fn json(answer: &Answer) -> String {
+pub(in crate::operate) fn json(answer: &Answer) -> String {
     let value = if answer.columns.is_empty() {
         json!({ "done": answer.tag, "notices": answer.notices })
     } else {

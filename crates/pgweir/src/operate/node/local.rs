@@ -6,7 +6,8 @@ use std::thread;
 use std::time::Instant;
 
 use super::options::Wanted;
-use super::programs::{Call, Interrupt, LOOK_EVERY, Programs, output, run_apart};
+use super::programs::{Call, LOOK_EVERY, Programs, output, run_apart};
+use crate::operate::interrupt::Interrupt;
 
 /// Debian's directory of configurations: `/etc/postgresql/15/main/postgresql.conf`.
 const DEBIAN: &str = "/etc/postgresql";

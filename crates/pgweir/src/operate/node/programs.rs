@@ -5,15 +5,14 @@ use std::io::{BufReader, Read};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::operate::interrupt::Interrupt;
 
 /// The time between two looks at a process and at the signals.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -46,26 +45,6 @@ pub(super) fn shell_quoted(word: &str) -> String {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', "'\\''"))
-}
-
-/// Whether the user wants this process to end.
-#[derive(Clone)]
-pub(super) struct Interrupt(Arc<AtomicBool>);
-
-impl Interrupt {
-    /// From now on a signal does not end the process, but is seen here, so that what was begun can be undone.
-    pub(super) fn catch() -> Interrupt {
-        let interrupt = Interrupt(Arc::default());
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // Without it the process ends as usual, and the next call cleans up.
-            let _ = signal_hook::flag::register(signal, Arc::clone(&interrupt.0));
-        }
-        interrupt
-    }
-
-    pub(super) fn check(&self) -> Result<(), String> {
-        if self.0.load(Ordering::Relaxed) { Err("interrupted".to_owned()) } else { Ok(()) }
-    }
 }
 
 /// The programs of one PostgreSQL version.
@@ -284,7 +263,7 @@ mod tests {
 
     #[test]
     fn lines_are_shown_as_they_come_and_errors_have_the_rest() {
-        let interrupt = Interrupt(Arc::default());
+        let interrupt = Interrupt::default();
         let mut seen = Vec::new();
         let mut on_line = |line: &str| {
             seen.push(line.to_owned());
@@ -294,7 +273,7 @@ mod tests {
         let error = run(&call, &interrupt, &mut on_line).expect_err("it fails");
         assert_eq!(seen, ["1%", "2%", "bad"]);
         assert!(error.ends_with(":\nbad") && error.contains('3'), "{error}");
-        interrupt.0.store(true, Ordering::Relaxed);
+        interrupt.come();
         assert_eq!(run(&sh("exec sleep 600"), &interrupt, |_| true), Err("interrupted".to_owned()));
     }
 
