@@ -33,23 +33,23 @@ pub(crate) struct Sampling {
 }
 
 impl Sampling {
-    /// Counts a hit. Returns `true` if it is to be compared: it is hit number `every` since the last one. With 0, none is.
+    /// Counts a hit. Returns `true` if the hit is to be compared: at least `every` hits have come since the last one that was, and `is_possible`.
+    /// With 0, no hit is compared.
     #[inline]
-    pub(crate) fn chooses(&mut self, every: u32) -> bool {
+    pub(crate) fn chooses(&mut self, every: u32, is_possible: bool) -> bool {
         if every == 0 {
             return false;
         }
         self.hits = self.hits.saturating_add(1);
-        self.hits >= every
-    }
-
-    /// Begins to count again: a hit was chosen, and goes to a server.
-    pub(crate) fn restart(&mut self) {
-        self.hits = 0;
+        let is_chosen = self.hits >= every && is_possible;
+        if is_chosen {
+            self.hits = 0;
+        }
+        is_chosen
     }
 }
 
-/// What a difference between a kept answer and a server's says.
+/// The meaning of a difference between a kept answer and a server's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Difference {
     /// A table has changed, or the kept answer is wrong.
@@ -59,7 +59,7 @@ pub(crate) enum Difference {
 }
 
 impl Difference {
-    /// Returns what a difference says about a statement with this text.
+    /// Returns the meaning of a difference between two answers to a statement with this text.
     pub(crate) fn of(text: &[u8]) -> Difference {
         let is_known = |word: &[u8]| ORDER_DECIDES.iter().any(|known| known.eq_ignore_ascii_case(word));
         let decides = |word: &[u8]| is_known(word) || is_aggregate(word);
@@ -83,10 +83,10 @@ pub(crate) struct Suspect {
     pub(crate) since: Progress,
 }
 
-/// What is known of a [`Suspect`].
+/// The present knowledge of a [`Suspect`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It is not known yet whether a table had changed.
+    /// The stream has not come far enough to tell whether a table had changed.
     NotYet,
     /// A table has changed, or the answer did not count any more for another reason.
     Void,
@@ -191,14 +191,13 @@ mod tests {
     #[test]
     fn one_hit_of_a_number_is_chosen() {
         let mut sampling = Sampling::default();
-        assert!(!(0..5).any(|_| sampling.chooses(0)));
-        let mut choose = || {
-            let is_chosen = sampling.chooses(3);
-            if is_chosen {
-                sampling.restart();
-            }
-            is_chosen
-        };
-        assert_eq!([(); 7].map(|()| choose()), [false, false, true, false, false, true, false]);
+        assert!(!(0..5).any(|_| sampling.chooses(0, true)));
+        let chosen = [(); 7].map(|()| sampling.chooses(3, true));
+        assert_eq!(chosen, [false, false, true, false, false, true, false]);
+        // What was not possible is done as soon as it is.
+        assert_eq!(
+            [false, false, true, true].map(|is_possible| sampling.chooses(3, is_possible)),
+            [false, false, true, false]
+        );
     }
 }

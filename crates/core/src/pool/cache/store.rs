@@ -274,10 +274,9 @@ impl Store {
     }
 
     fn evict(&mut self, key: &Arc<[u8]>) {
-        if let Some(kept) = self.kept.get(key) {
+        if let Some(kept) = self.take(key) {
             self.held.entry(kept.pool).or_default().evicted += 1;
         }
-        self.take(key);
     }
 }
 

@@ -192,10 +192,9 @@ impl Worker {
 
     /// Looks again at the kept answers of a database that differ from a server's.
     fn judge_suspects<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: &str) {
-        let has_suspects =
-            |pool: &Pool| !pool.state.cache.suspects.is_empty() && *pool.state.database == *database;
-        let suspected: Vec<PoolId> =
-            self.pools.iter().filter(|(_, pool)| has_suspects(pool)).map(|(id, _)| id).collect();
+        let pools = self.pools_of(Some(database));
+        let suspected = pools.filter(|(_, pool)| !pool.state.cache.suspects.is_empty());
+        let suspected: Vec<PoolId> = suspected.map(|(id, _)| id).collect();
         for id in suspected {
             self.in_pool(cx, id, |pool, cx| pool.judge_suspects(cx));
         }
@@ -203,12 +202,8 @@ impl Worker {
 
     /// Looks again at the statements of clients that wait for a probe: of a database's pools, or of all.
     pub(crate) fn resume_awaiting<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: Option<&str>) {
-        let waits = |pool: &Pool| {
-            !pool.state.cache.await_probe.is_empty()
-                && database.is_none_or(|name| *pool.state.database == *name)
-        };
-        let waiting: Vec<PoolId> =
-            self.pools.iter().filter(|(_, pool)| waits(pool)).map(|(id, _)| id).collect();
+        let waiting = self.pools_of(database).filter(|(_, pool)| !pool.state.cache.await_probe.is_empty());
+        let waiting: Vec<PoolId> = waiting.map(|(id, _)| id).collect();
         for id in waiting {
             self.in_pool(cx, id, |pool, cx| {
                 pool.end_probe_waits();

@@ -43,12 +43,7 @@ impl PoolState {
 
     /// Whether a hit is to be answered by a server, and the kept answer compared. No client waits for a server for that.
     pub(super) fn compares(&self, env: &Env, sampling: &mut Sampling) -> bool {
-        let is_chosen =
-            sampling.chooses(env.rules.config.main.query_cache_verify) && !self.node.idle.is_empty();
-        if is_chosen {
-            sampling.restart();
-        }
-        is_chosen
+        sampling.chooses(env.rules.config.main.query_cache_verify, !self.node.idle.is_empty())
     }
 }
 
@@ -63,13 +58,10 @@ impl Pool {
                 return Verdict::Void;
             }
             match env.followed.opened(database) {
-                Some(followed) if followed.check_changes(dependence).is_ok() => {
-                    match followed.is_past(*since) {
-                        true => Verdict::Wrong,
-                        false => Verdict::NotYet,
-                    }
-                }
-                _ => Verdict::Void,
+                None => Verdict::Void,
+                Some(followed) if followed.check_changes(dependence).is_err() => Verdict::Void,
+                Some(followed) if followed.is_past(*since) => Verdict::Wrong,
+                Some(_) => Verdict::NotYet,
             }
         });
         self.state.cache.suspects = suspects;
