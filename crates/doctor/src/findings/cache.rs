@@ -15,7 +15,7 @@ const SERVER_MIN_US: u64 = 1_000_000;
 /// The number of characters of a statement's text that are shown.
 const TEXT_SHOWN_CHARS: usize = 100;
 
-/// What SHOW STATEMENTS says of a statement whose answers are kept.
+/// Values of the column `cache` of SHOW STATEMENTS for a statement whose answers are kept.
 const KEPT: [&str; 2] = ["yes", "yes, by key"];
 /// Reasons that say only that the cache is not used for the statement: it would keep the answer otherwise.
 const UNUSED: [&str; 3] = ["off", "no rule", "no comment asks for it"];

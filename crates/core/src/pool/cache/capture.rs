@@ -54,7 +54,7 @@ pub(crate) struct Capture {
     pub(crate) sent: SentAt,
     /// The basis of an answer whose tables are followed; `None` if the rule has another condition.
     fill: Option<Fill>,
-    /// What it says if this answer differs from the one that is kept; `None` if they are not compared.
+    /// The meaning of a difference between this answer and the one that is kept; `None` if they are not compared.
     pub(crate) difference: Option<Difference>,
     /// The types of the group's messages, in their order.
     asked: Box<[u8]>,

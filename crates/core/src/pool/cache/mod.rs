@@ -1,7 +1,8 @@
 //! The query cache: answers to reads, given again without a server (`query_cache`; for users: docs/configure/query-cache.md).
 //!
 //! A rule of `[cache]` names clients, tables and an age. This room has the values: the answers of a worker ([`store`]), their keys ([`key`]),
-//! the captures of answers on their way ([`capture`]), comparisons with a server's answers ([`comparison`]), and what of a statement alone decides whether its answer is kept ([`judgement`]). It answers no client and sends nothing: `relay/known_answers.rs` does.
+//! the captures of answers on their way ([`capture`]), comparisons with a server's answers ([`comparison`]), and what of a statement alone
+//! decides whether its answer is kept ([`judgement`]). It answers no client and sends nothing: `relay/known_answers.rs` does.
 
 pub(crate) mod capture;
 pub(crate) mod comparison;
