@@ -7,19 +7,10 @@ import threading
 import time
 
 import psycopg
-import pytest
-from test_query_cache_wal import READ, cached, publish_counters, row, unpublish_counters, until_followed, until_hit
+from test_query_cache_wal import READ, cached, followed, row, until_followed, until_hit  # noqa: F401: a fixture
 
 from harness.machine import as_service, eventually, reachable
 from harness.pooler import binary
-
-
-@pytest.fixture
-def followed(pg):
-    """A PostgreSQL with a table of counters that is published."""
-    publish_counters(pg)
-    yield pg
-    unpublish_counters(pg)
 
 
 def verify(pooler, *words):
@@ -55,7 +46,7 @@ class Reader(threading.Thread):
         self.join()
 
 
-def test_hits_are_compared_while_writers_go_past_the_pooler(pooled, followed):
+def test_hits_are_compared_while_writers_go_past_the_pooler(pooled, followed):  # noqa: F811
     """The table changes all the time; no answer counts as wrong for that. The setting is as it was afterwards, also after Ctrl-C."""
     pooler = cached(pooled, default_pool_size=4)
     until_followed(pooler)
@@ -76,7 +67,7 @@ def test_hits_are_compared_while_writers_go_past_the_pooler(pooled, followed):
     assert setting() == "0"
 
 
-def test_an_answer_that_was_kept_under_another_definition_is_found(pooled, followed):
+def test_an_answer_that_was_kept_under_another_definition_is_found(pooled, followed):  # noqa: F811
     """A table that hides the followed one for a moment, past the pooler and between two looks at the definitions, is not noticed (documented): the
     answer that was kept meanwhile is wrong, and the comparison says so."""
     followed.sql("drop schema if exists alice cascade; create schema alice authorization alice")
@@ -106,7 +97,7 @@ def test_an_answer_that_was_kept_under_another_definition_is_found(pooled, follo
         followed.sql("drop schema alice cascade")
 
 
-def test_what_cannot_be_compared_is_told(pooled, followed):
+def test_what_cannot_be_compared_is_told(pooled, followed):  # noqa: F811
     """No rule; nothing that could be answered; a wrong word."""
     pooler = cached(pooled, rules="[cache]\nall = database=app ttl_ms=1000\n")
     code, out, err = ended(verify(pooler, "--seconds", "0"))

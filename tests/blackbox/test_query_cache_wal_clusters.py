@@ -42,9 +42,10 @@ def until_at_standby(two):
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("way", ["promoted", "restarted"])
 def test_the_next_primary_is_followed(followed, way, workers):
-    """Nothing that was kept outlasts a primary; the next one's answers are kept, and its changes past the pooler end them."""
+    """Nothing that was kept outlasts a primary; the next one's answers are kept, and its changes past the pooler end them. Every third hit is compared
+    with the server's answer, and none is wrong."""
     two, start = followed
-    pooler = start(workers=workers)
+    pooler = start(workers=workers, query_cache_verify=3)
     clients = [pooler.connect() for _ in range(4)]
     for turn, client in enumerate(clients):
         two.primary.sql(f"update counted set value = {turn} where id = 1")
@@ -71,6 +72,13 @@ def test_the_next_primary_is_followed(followed, way, workers):
         eventually(lambda client=client, turn=turn: client.execute(READ, [1]).fetchone() == (turn,), "the change is seen")
     if way == "promoted":
         assert new.sql("select count(*) from pg_replication_slots where slot_name like 'pgweir_cache%'") == [(1,)]
+
+    def is_compared():
+        clients[0].execute(READ, [1])
+        return int(row(pooler)["verified"]) > 0
+
+    eventually(is_compared, "an answer is compared")
+    assert row(pooler)["wrong"] == "0"
     for client in clients:
         client.close()
 
