@@ -9,18 +9,18 @@ from harness.pooler import kind
 pytestmark = pytest.mark.skipif(kind() == "pgbouncer", reason="PgBouncer does not look at sessions")
 
 SNEAKY = """
-create table if not exists sneaks (a text);
+create table sneaks (a text);
 grant all on sneaks to public;
-create or replace function set_what(name text, value text) returns text language plpgsql as $$
+create function set_what(name text, value text) returns text language plpgsql as $$
 begin execute 'insert into sneaks select ' || 'set_con' || 'fig(' || quote_literal(name) || ', ' || quote_literal(value) || ', false)'; return 'done'; end $$;
-create or replace function set_both(value text) returns bool language plpgsql as $$
+create function set_both(value text) returns bool language plpgsql as $$
 begin perform set_what('work_mem', value); perform set_what('sneaky.who', value); return true; end $$;
-create or replace function keep_some(value text) returns bool language plpgsql as $$
+create function keep_some(value text) returns bool language plpgsql as $$
 begin execute 'insert into sneaks select ' || 'pg_advi' || 'sory_lock(4711)::text'; execute 'create ' || 'te' || 'mp table if not exists hoarded (a int)'; return true; end $$;
-do $$ begin create domain sneak as text check (set_both(value)); create domain hoards as text check (keep_some(value));
-exception when duplicate_object then end $$;
-create or replace function sneaky(value text) returns text language plpgsql as 'begin return value::sneak; end';
-create or replace function hoard() returns text language plpgsql as $$ begin return 'done'::hoards; end $$;
+create domain sneak as text check (set_both(value));
+create domain hoards as text check (keep_some(value));
+create function sneaky(value text) returns text language plpgsql as 'begin return value::sneak; end';
+create function hoard() returns text language plpgsql as $$ begin return 'done'::hoards; end $$;
 """
 
 
@@ -30,6 +30,10 @@ def functions(pg):
     is put together behind INSERT and CREATE. (session-state.md, What is not seen.)"""
     with psycopg.connect(host="127.0.0.1", port=pg.port, user="postgres", dbname="app", autocommit=True) as admin:
         admin.execute(SNEAKY)
+        yield
+        admin.execute("drop domain sneak, hoards cascade")
+        admin.execute("drop table sneaks")
+        admin.execute("drop function sneaky, hoard, set_what, set_both, keep_some")
 
 
 def total(pooler, column):

@@ -27,7 +27,7 @@ def _distribution():
 DISTRIBUTION = _distribution()
 """The major version that the distribution's packages bring (Debian 12: 15); the one most tests use."""
 
-TEMPLATE_REVISION = "4"
+TEMPLATE_REVISION = "5"
 """Part of the template's name: raise it when the roles, databases or settings below change."""
 
 BESIDE = "beside the pooler"
@@ -39,6 +39,7 @@ PASSWORDS = {
 }
 """Every role of the clusters that may log in, with its password. `u_gone` exists at login time only in the files of poolers."""
 
+# Nothing is archived: `wal_keep_size` has the primary keep what a standby has not got yet when a checkpoint comes.
 SETTINGS = """
 fsync = off
 synchronous_commit = off
@@ -49,6 +50,7 @@ max_wal_size = 512MB
 wal_level = logical
 max_wal_senders = 10
 max_replication_slots = 10
+wal_keep_size = 256MB
 max_prepared_transactions = 10
 autovacuum = off
 log_connections = off
@@ -100,6 +102,10 @@ SHARED_STATE = """
     union all select 'replication slot ' || slot_name from pg_replication_slots where not temporary
     union all select 'setting ' || name || ' = ' || setting from pg_file_settings where sourcefile like '%postgresql.auto.conf'
     union all select 'settings ' || setconfig::text || ' of database ' || setdatabase || ', role ' || setrole from pg_db_role_setting
+    union all select 'domain ' || contypid::regtype || ' with a check' from pg_constraint where contypid >= 16384
+    union all select 'operator ' || oid::regoperator from pg_operator where oid >= 16384
+    union all select 'cast ' || castsource::regtype || ' as ' || casttarget::regtype from pg_cast where oid >= 16384
+    union all select 'operator family ' || opfname from pg_opfamily where oid >= 16384
     union all select 'role ' || rolname || ' (superuser ' || rolsuper || ', limit ' || rolconnlimit || ')' from pg_roles
     order by 1"""
 
@@ -130,8 +136,7 @@ class Cluster:
         """Has the server follow this one when it starts the next time."""
         with open(self.data / "postgresql.conf", "a") as conf:
             conf.write(f"primary_conninfo = 'host=127.0.0.1 port={primary.port} user=u_repl application_name={self.folder.name}'\n")
-            # Nothing is archived: what a standby has not got yet must still be there.
-            conf.write("wal_keep_size = 256MB\nwal_retrieve_retry_interval = 200ms\n")
+            conf.write("wal_retrieve_retry_interval = 200ms\n")
         (self.data / "standby.signal").touch()
         give(self.data)
 
