@@ -1,5 +1,6 @@
 """Kept answers that are compared with PostgreSQL's (`query_cache_verify`, `pgweir cache verify`)."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import time
 
 import psycopg
 from test_query_cache_wal import READ, cached, followed, row, until_followed, until_hit  # noqa: F401: a fixture
+from test_takeover import over, successor
 
 from harness.machine import as_service, eventually, reachable
 from harness.pooler import binary
@@ -107,3 +109,44 @@ def test_what_cannot_be_compared_is_told(pooled, followed):  # noqa: F811
     code, out, err = ended(verify(pooler, "--seconds", "0"))
     assert code == 3 and "could answer nothing" in err, (code, out, err)
     assert ended(verify(pooler, "--every", "0"))[0] == 2
+
+
+def with_pid_file(pooled, **settings):
+    """A pooler that another one can take over from."""
+    pooler = cached(pooled, start=False, server_tls_sslmode="disable", **settings)
+    pooler.write_ini(pidfile=str(pooler.folder / "pid"))
+    pooler.start()
+    return pooler
+
+
+def test_hits_are_compared_in_a_successor(pooled, followed):  # noqa: F811
+    """-R while many clients wait for the same answers and each hit is compared: the new process compares, too, and nothing is wrong."""
+    pooler = with_pid_file(pooled, query_cache_verify=1, default_pool_size=2)
+    until_followed(pooler)
+    counted = lambda column: int(row(pooler)[column])  # noqa: E731
+    with contextlib.ExitStack() as readers:
+        for _ in range(8):
+            readers.enter_context(Reader(pooler))
+        for turn in range(3):
+            eventually(lambda: counted("verified") >= 20, "hits are compared", timeout_s=60)
+            assert counted("wrong") == 0
+            old = successor(pooler)
+            followed.sql("update counted set value = %s where id = 1", [turn])
+            over(old)
+        eventually(lambda: counted("verified") >= 20 and counted("coalesced") > 0, "hits are compared, and misses wait for each other", timeout_s=60)
+        assert counted("wrong") == 0
+    assert "a kept answer was wrong" not in pooler.log()
+
+
+def test_a_successor_comes_while_hits_are_compared(pooled, followed):  # noqa: F811
+    """The command ends, and tells that its pooler is gone; the new process has the setting of its file."""
+    pooler = with_pid_file(pooled)
+    until_followed(pooler)
+    setting = lambda: pooler.show("CONFIG", key="query_cache_verify")[0]["value"]  # noqa: E731
+    with Reader(pooler):
+        process = verify(pooler, "--every", "3", "--seconds", "600")
+        eventually(lambda: setting() == "3", "the setting is changed", timeout_s=30)
+        over(successor(pooler))
+        code, out, err = ended(process)
+    assert (code, out) == (2, "") and "the console was lost" in err, (code, out, err)
+    assert setting() == "0"

@@ -27,6 +27,8 @@ const NOTHING_COMPARED: u8 = 3;
 const SETTING: &str = "query_cache_verify";
 /// The time between two looks at a signal.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The time between two questions whether the pooler is still there.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// The text of `cache -h`.
 pub(crate) const CACHE_HELP: &str = "\
@@ -179,7 +181,7 @@ fn verify(wanted: &Wanted) -> Result<Pools, Failure> {
     };
     let began = counts(&mut client)?;
     client.answer(&format!("SET {SETTING} = {}", wanted.every))?;
-    wait(wanted.time, &interrupt);
+    wait(wanted.time, &mut client, &interrupt)?;
     client.answer(&format!("SET {SETTING} = {before}"))?;
     let compared = since(&began, &counts(&mut client)?);
     if sum(&compared).verified == 0 {
@@ -187,7 +189,7 @@ fn verify(wanted: &Wanted) -> Result<Pools, Failure> {
     }
     // An answer counts as wrong only after the definitions were read three times more.
     let looks = Duration::from_millis(value("query_cache_ddl_ms").unwrap_or(1000)) * 4;
-    wait(looks + Duration::from_secs(1), &interrupt);
+    wait(looks + Duration::from_secs(1), &mut client, &interrupt)?;
     Ok(since(&began, &counts(&mut client)?))
 }
 
@@ -205,11 +207,19 @@ fn is_followed(client: &mut Client) -> Result<(), Failure> {
 }
 
 /// Waits for this time, or until a signal comes.
-fn wait(time: Duration, interrupt: &Interrupt) {
-    let began = Instant::now();
+///
+/// # Errors
+/// The pooler has ended, or another process has taken over from it: nothing is compared any more.
+fn wait(time: Duration, client: &mut Client, interrupt: &Interrupt) -> Result<(), Failure> {
+    let (began, mut asked) = (Instant::now(), Instant::now());
     while began.elapsed() < time && !interrupt.take() {
         thread::sleep(LOOK_EVERY.min(time));
+        if asked.elapsed() >= ASK_EVERY {
+            client.answer("SHOW VERSION")?;
+            asked = Instant::now();
+        }
     }
+    Ok(())
 }
 
 fn counts(client: &mut Client) -> Result<Pools, Failure> {
