@@ -17,6 +17,8 @@ use crate::pool::cache::wal::Dependence;
 const OVERHEAD_BYTES: usize = 256;
 /// The share of the small queue: one of this number of bytes.
 const SMALL_SHARE: usize = 10;
+/// The number of places in the queues that may be out of date however few answers there are.
+const STALE_PLACES: usize = 64;
 /// The number up to which the hits of an answer are counted.
 const HITS_MAX: u8 = 3;
 
@@ -168,6 +170,10 @@ impl Store {
         self.kept.insert(key, kept);
         self.count(pool, queue, 0, bytes);
         self.held.entry(pool).or_default().answers += 1;
+        // An answer that a change ends leaves its place behind, and its key with it.
+        if self.small.len() + self.main.len() > 2 * self.kept.len() + STALE_PLACES {
+            self.forget_stale_places();
+        }
         Some(self.shrink())
     }
 
@@ -198,11 +204,7 @@ impl Store {
         for key in &keys {
             self.take(key);
         }
-        let Store { kept, small, main, .. } = self;
-        let is_there =
-            |(key, serial): &Place| kept.get(key).is_some_and(|known: &Kept| known.serial == *serial);
-        small.retain(is_there);
-        main.retain(is_there);
+        self.forget_stale_places();
         self.forget_ghosts();
         keys.len()
     }
@@ -211,6 +213,15 @@ impl Store {
     pub(crate) fn forget_pool(&mut self, pool: PoolId) {
         self.drop_pool(pool);
         self.held.remove(&pool);
+    }
+
+    /// Forgets the places in the queues whose answers are gone.
+    fn forget_stale_places(&mut self) {
+        let Store { kept, small, main, .. } = self;
+        let is_there =
+            |(key, serial): &Place| kept.get(key).is_some_and(|known: &Kept| known.serial == *serial);
+        small.retain(is_there);
+        main.retain(is_there);
     }
 
     fn count(&mut self, pool: PoolId, queue: Queue, before: usize, now: usize) {
@@ -387,6 +398,18 @@ mod tests {
     }
 
     #[test]
+    fn answers_that_changes_end_leave_nothing_behind() {
+        let mut store = store(20);
+        keep(&mut store, 0);
+        for _ in 0..10_000 {
+            keep(&mut store, 1);
+            store.take(&key(1));
+        }
+        assert!(store.small.len() + store.main.len() <= 2 + STALE_PLACES);
+        assert!(has(&mut store, 0));
+    }
+
+    #[test]
     fn a_pool_is_dropped_alone() {
         let mut pools = SlotMap::<PoolId, ()>::with_key();
         let [one, two] = [pools.insert(()), pools.insert(())];
@@ -403,7 +426,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_bound_is_kept_and_bytes_are_those_of_the_answers(
-            steps in prop::collection::vec((0u32..60, 0usize..600, 0u8..5), 1..400)
+            steps in prop::collection::vec((0u32..60, 0usize..600, 0u8..8), 1..400)
         ) {
             let mut store = Store::new(8_000);
             for (number, len, what) in steps {
@@ -412,6 +435,7 @@ mod tests {
                         store.drop_pool(PoolId::default());
                     }
                     1 | 2 => store.get(&key(number)).into_iter().for_each(Kept::note_hit),
+                    3 | 4 => _ = store.take(&key(number)),
                     _ => {
                         store.keep(key(number), PoolId::default(), &vec![0; len], (sent(1), None));
                     }
@@ -423,6 +447,7 @@ mod tests {
                 prop_assert!(store.bytes <= 8_000);
                 prop_assert!(store.ghosts.len() <= store.kept.len().max(1));
                 prop_assert!(store.small.len() + store.main.len() >= store.kept.len());
+                prop_assert!(store.small.len() + store.main.len() <= 2 * 60 + STALE_PLACES);
                 let held = store.held(PoolId::default());
                 prop_assert_eq!((held.answers, held.bytes), (store.kept.len() as u64, sum as u64));
             }
