@@ -30,6 +30,15 @@ fn a_server_that_cannot_be_followed_is_told_with_what_mends_it() {
     }
 }
 
+/// The two connections serve no client: no limit of clients' connections holds them back, or ends them.
+#[test]
+fn a_database_is_followed_without_a_part_of_a_shared_limit() {
+    let mut known =
+        Following::opened("shared_limits = etcd\netcd_endpoints = http://e:2379\nmax_db_connections = 4");
+    known.rig.eof(known.stream);
+    has_ended(&mut known, "are not followed");
+}
+
 #[test]
 fn a_slot_that_is_refused_is_told_with_what_mends_it() {
     for (code, expected) in [

@@ -347,7 +347,9 @@ fn a_transaction_that_only_read_is_committed() {
 /// A standby has nothing to commit. If it was promoted, it may have, and no view may say so yet.
 #[test]
 fn a_server_of_a_standby_that_was_promoted_may_have_something_to_commit() {
-    for (promoted, told) in [(false, COMMITTED), (true, UNKNOWN)] {
+    for (promoted, reconnects, told) in
+        [(false, false, COMMITTED), (false, true, COMMITTED), (true, false, UNKNOWN), (true, true, UNKNOWN)]
+    {
         let mut rig = Rig::with(MAIN, CLUSTER, 1);
         begin_with_primary(&mut rig);
         let client = rig.knock("alice", "app_ro");
@@ -364,10 +366,15 @@ fn a_server_of_a_standby_that_was_promoted_may_have_something_to_commit() {
             rig.send(server, &[be::complete(tag), role, be::ready('T')].concat());
             rig.gets_raw(client);
         }
+        if reconnects {
+            // The server is to be closed when its transaction is over.
+            let console = rig.console();
+            rig.command(console, "RECONNECT");
+        }
         rig.send(client, &fe::query("commit"));
         rig.gets_raw(server);
         rig.eof(server);
-        assert_eq!(rig.gets(client), told, "promoted: {promoted}");
+        assert_eq!(rig.gets(client), told, "promoted: {promoted}, reconnects: {reconnects}");
     }
 }
 

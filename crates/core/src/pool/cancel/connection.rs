@@ -111,7 +111,7 @@ impl Pool {
         if cancel.stage == Stage::Sent
             && let Some(server) = self.servers.get_mut(cancel.server)
         {
-            server.retire = Some("cancel request did not end");
+            server.retire("cancel request did not end");
         }
         cx.log(Level::Warning, "cancel request did not end in time");
         self.end_cancel(cx, id, "failed cancel request");

@@ -68,7 +68,7 @@ impl Pool {
             // Perhaps no PostgreSQL: that says nothing of its session.
             Err(why) => {
                 let server = &mut self.servers[id];
-                server.retire.get_or_insert("session could not be looked at");
+                server.retire("session could not be looked at");
                 let name = self.server_log_name(&self.servers[id]);
                 cx.log(Level::Warning, &format!("{name} does not tell what its session holds: {why}"));
             }
@@ -110,7 +110,7 @@ impl Pool {
         differences: &[String],
     ) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        server.retire.get_or_insert("session is not what it should be");
+        server.retire("session is not what it should be");
         let pool = &mut self.state;
         pool.numbers.continuity.differences += 1;
         let ends_block = |text: &str| {

@@ -201,7 +201,7 @@ fn same_session(account: &Account, server: &Server) -> bool {
 fn takes_queued(server: &Server, entries_max: usize) -> bool {
     let whole = |ledger: &Ledger| ledger.is_between_groups() && ledger.len() < entries_max;
     (server.state.is_serving() || matches!(server.state, ServerState::Draining))
-        && server.retire.is_none()
+        && server.retiring.is_none()
         && server.cancels == 0
         && server.incoming.paused_us.is_none()
         && server.tx == pgweir_wire::backend::TxStatus::Idle

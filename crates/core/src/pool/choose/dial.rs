@@ -188,7 +188,7 @@ impl Pool {
             branch,
             active_us: env.now.mono_us,
             cancels: 0,
-            retire: None,
+            retiring: None,
             ending: Ending::No,
             connection: ConnectionState::Open,
             serves: Serves::Clients,
@@ -282,7 +282,7 @@ impl Pool {
         let is_usable = |server: &Server| {
             let kind = server.state.kind();
             !matches!(kind, ServerKind::Login | ServerKind::Listening)
-                && server.retire.is_none()
+                && server.retiring.is_none()
                 && server.branch == branch
                 && !server.is_replication()
         };

@@ -238,5 +238,5 @@ fn will_be_free(server: &Server) -> bool {
     let kind = server.state.kind();
     // A server that is free already is of no use to the clients that wait: it would have been handed out.
     let has_no_client = matches!(kind, ServerKind::Tested | ServerKind::BeingCanceled);
-    (answers_us || has_no_client) && server.retire.is_none()
+    (answers_us || has_no_client) && server.retiring.is_none()
 }

@@ -10,6 +10,7 @@ use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::pool::choose::own_server::Fitness;
 use crate::pool::server::greeting::ServerGreeting;
+use crate::pool::server::login_failed::LOGIN_FAILED;
 use crate::pool::server::state::ServerState;
 use crate::pool::session::params::Params;
 use crate::pool::startup::checked::CheckedStartup;
@@ -127,7 +128,7 @@ impl Pool {
             return false;
         }
         let client = server.kept_for.filter(|&client| self.kept(client) == Some(id));
-        self.close_server(cx, id, "login failed", CloseMode::Now);
+        self.close_server(cx, id, LOGIN_FAILED, CloseMode::Now);
         if let Some(client) = client {
             self.refuse_client(cx, client, &Fault::of_startup(code, message.to_owned()));
         }

@@ -6,8 +6,11 @@ use crate::context::{Activity, Env, duration_us};
 use crate::ids::ServerId;
 use crate::mail::Shutdown;
 use crate::pool::moves::server::comes_unasked;
-use crate::pool::server::state::{Server, Serves};
+use crate::pool::server::state::{Retiring, Server};
 use crate::pool::{Gate, Pool, PoolState};
+
+/// The reason for closing a server that is older than `server_lifetime`.
+pub(crate) const LIFETIME_OVER: &str = "server lifetime over";
 
 /// The reason for closing a server above this process's part of a limit that several poolers share.
 pub(crate) const ABOVE_PART: &str = "another pooler has this part of a shared limit";
@@ -27,15 +30,15 @@ impl PoolState {
         // would miss later notifications.
         let is_dirty = server.incoming.inbox.first().is_some_and(|&tag| !comes_unasked(tag));
         if is_dirty || server.incoming.streaming.is_some() {
-            return Some(server.retire.unwrap_or("idle server got dirty"));
+            return Some(server.retiring.map_or("idle server got dirty", Retiring::reason));
         }
         self.reason_to_retire(env, server)
     }
 
     /// Why a server should not be used any more when its present work is over.
     pub(crate) fn reason_to_retire(&self, env: &Env, server: &Server) -> Option<&'static str> {
-        if let Some(reason) = server.retire {
-            return Some(reason);
+        if let Some(retiring) = server.retiring {
+            return Some(retiring.reason());
         }
         if !server.opened.is_plain() && !self.gets_own_server() {
             return Some("opened for a session");
@@ -58,7 +61,7 @@ impl PoolState {
         let spread = lifetime_us == 0
             || node.aged_us == 0
             || env.now.mono_us >= node.aged_us.saturating_add(spread_us);
-        spread.then_some("server lifetime over")
+        spread.then_some(LIFETIME_OVER)
     }
 
     pub(crate) fn needs_check(&self, env: &Env, server: &Server) -> bool {
@@ -76,7 +79,7 @@ impl PoolState {
 impl PoolState {
     /// Whether several poolers share a limit that this server counts towards.
     fn counts_towards_shared(&self, env: &Env, server: &Server) -> bool {
-        self.policy.is_limited && env.shares_limits() && server.serves != Serves::Watch
+        self.policy.is_limited && env.shares_limits() && server.is_for_clients()
     }
 
     /// Whether a server that rests is above this process's part of a limit.

@@ -54,7 +54,7 @@ impl Pool {
             && let Some(reason) = fault.ends_server()
             && let Some(server) = self.servers.get_mut(link.server)
         {
-            server.retire.get_or_insert(reason);
+            server.retire(reason);
         }
         self.remove_client(cx, id, &fault.reason(), (CloseMode::Flush, Farewell::Refused));
         if cx.env.rules.config.main.log_pooler_errors {

@@ -103,7 +103,7 @@ pub(crate) fn at_commit(
 ) -> Result<AtCommit, AtOnce> {
     let Some(term) = server.at.term.clone().filter(|_| server.branch.is_primary()) else {
         // A standby has nothing to commit. A server that was promoted has said so, before it said that the transaction is open.
-        let reads = server.retire.is_none() || in_flight.number == Number::NotNeeded;
+        let reads = !server.at.is_promoted || in_flight.number == Number::NotNeeded;
         return Err(if reads { AtOnce::Committed } else { AtOnce::Unknown(Why::Promoted) });
     };
     match &in_flight.number {

@@ -18,7 +18,7 @@ use crate::pool::cluster::in_flight::{InFlight, Sent};
 use crate::pool::node::NodePool;
 use crate::pool::relay::attempt::holds_later;
 use crate::pool::relay::exchange::group_len;
-use crate::pool::server::state::{LinkedServer, Server, ServerState, ServerTask};
+use crate::pool::server::state::{LinkedServer, Retiring, Server, ServerState, ServerTask};
 use crate::pool::{Gate, Pool, ServerKind};
 use crate::stats::rare_path::RarePath;
 
@@ -121,7 +121,7 @@ impl Pool {
                 if retirement == Retirement::Deposed {
                     cx.driver.reached(RarePath::ReadAtDeposed);
                 }
-                self.servers[id].retire = Some(ends);
+                self.servers[id].fence(ends);
             }
         }
     }
@@ -155,9 +155,8 @@ impl Pool {
         server_id: ServerId,
         bytes: &'a [u8],
     ) -> Option<&'a [u8]> {
-        let takes_one_group = |server: &&Server| {
-            matches!(server.retire, Some(FENCED | LEFT)) || server.branch.is_standby() && self.listens(id)
-        };
+        let takes_one_group =
+            |server: &&Server| server.is_fenced() || server.branch.is_standby() && self.listens(id);
         let Some(server) = self.servers.get(server_id).filter(takes_one_group) else { return Some(bytes) };
         let Some(ClientState::Linked(link)) = self.clients.get(id).map(|client| &client.state) else {
             return Some(bytes);
@@ -181,12 +180,10 @@ impl Pool {
 
     /// Ends the server instead of keeping it for its client if the client's transaction is over and the server is fenced.
     pub(crate) fn ends_behind_fence<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let is_behind =
-            |server: &Server| matches!(server.retire, Some(FENCED | LEFT)) && is_kept_at_rest(server);
-        if self.servers.get(id).is_some_and(is_behind) {
-            let reason = self.servers[id].retire.unwrap_or(FENCED);
-            self.lose_server(cx, id, reason.into());
-        }
+        let is_behind = |server: &&Server| server.is_fenced() && is_kept_at_rest(server);
+        let Some(server) = self.servers.get(id).filter(is_behind) else { return };
+        let reason = server.retiring.map_or(FENCED, Retiring::reason);
+        self.lose_server(cx, id, reason.into());
     }
 }
 

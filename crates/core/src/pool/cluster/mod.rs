@@ -36,7 +36,7 @@ use crate::pool::cluster::counters::RouteCounters;
 use crate::pool::node::REDIAL_US_MAX;
 use crate::pool::relay::ledger::Owner;
 use crate::pool::server::greeting::IN_HOT_STANDBY;
-use crate::pool::server::state::{Reported, Server, Serves};
+use crate::pool::server::state::{Reported, Server};
 use crate::pool::{Branch, Gate, Pool, PoolState, ServerKind};
 
 /// A pool's view of its cluster, and the state that depends on it.
@@ -170,10 +170,7 @@ impl Pool {
     /// Returns the reason not to use a server that logs in and reports another role than its node should have. `None` if the role is
     /// right.
     pub(crate) fn is_other_role(&self, id: ServerId, reported: &[Reported]) -> Option<&'static str> {
-        let server = self
-            .servers
-            .get(id)
-            .filter(|server| !matches!(server.serves, Serves::Watch | Serves::Stream | Serves::Monitor))?;
+        let server = self.servers.get(id).filter(|server| server.is_for_clients())?;
         self.state.cluster.as_ref()?;
         let says = |(name, value): &Reported| **name == *IN_HOT_STANDBY && **value == *b"on";
         match (reported.iter().any(says), server.branch.is_primary()) {

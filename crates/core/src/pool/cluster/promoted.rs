@@ -15,7 +15,7 @@ impl Pool {
         let Some(server) = self.servers.get_mut(id) else { return };
         let branch = server.branch;
         let Some(standby) = self.state.standby_mut(branch) else { return };
-        server.retire = Some(LEFT);
+        server.fence(LEFT);
         server.at.is_promoted = true;
         // Nothing goes there until a view names it again, and then only by new servers.
         let named = standby.standby.take().map(|known| known.target.term.run.timeline);

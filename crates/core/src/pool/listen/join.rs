@@ -299,7 +299,7 @@ impl Pool {
         let Some(server) = self.unused_listener() else { return };
         let found = &self.servers[server];
         let unused_us = cx.env.now.mono_us.saturating_sub(found.active_us);
-        if stopping || found.retire.is_some() || idle_us > 0 && unused_us >= idle_us {
+        if stopping || found.retiring.is_some() || idle_us > 0 && unused_us >= idle_us {
             self.close_server(cx, server, "no client listens any more", CloseMode::Flush);
         }
     }

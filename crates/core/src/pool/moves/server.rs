@@ -5,6 +5,7 @@ use pgweir_wire::backend::tag;
 use crate::context::Cx;
 use crate::driver::{CloseMode, Driver, Level};
 use crate::ids::{ClientId, ServerId};
+use crate::pool::choose::reasons::LIFETIME_OVER;
 use crate::pool::listen::notify_listener::NotifyListener;
 use crate::pool::lookup::answer_lookup;
 use crate::pool::relay::ledger::Purpose;
@@ -135,7 +136,7 @@ impl Pool {
         for entry in server.ledger.drain() {
             self.statement_evicted(cx.env, entry);
         }
-        if reason == "server lifetime over" {
+        if reason == LIFETIME_OVER {
             self.state.node_at_mut(server.branch).aged_us = cx.env.now.mono_us;
         }
         match is_counted_on {

@@ -276,7 +276,7 @@ impl Pool {
             link.own_names = OwnNames::Hidden;
             if let Some(server) = self.servers.get_mut(server_id) {
                 // Some of the names may be there.
-                server.retire.get_or_insert("session could not be restored");
+                server.retire("session could not be restored");
             }
         }
     }

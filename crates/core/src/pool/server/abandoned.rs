@@ -12,7 +12,7 @@ use crate::limits::{ABANDONED_US, CANCEL_AGAIN_US};
 use crate::pool::Pool;
 use crate::pool::cancel::Requester;
 use crate::pool::client::leaving::Farewell;
-use crate::pool::server::state::ServerState;
+use crate::pool::server::state::{Retiring, ServerState};
 use crate::stats::rare_path::RarePath;
 
 /// The reason for closing a server whose client left it while a statement ran.
@@ -39,7 +39,7 @@ impl Pool {
         (client, farewell): (ClientId, Farewell),
     ) {
         let Some(server) = self.servers.get_mut(id) else { return };
-        server.retire.get_or_insert(NOT_READY);
+        server.retire(NOT_READY);
         cx.driver.reached(RarePath::Abandoned);
         let since_us = cx.env.now.mono_us;
         server.abandoned = Some(Box::new(Abandoned { client, farewell, since_us, asked_us: None }));
@@ -58,7 +58,7 @@ impl Pool {
         let Some(server) = self.servers.get(id).filter(|server| server.abandoned.is_some()) else {
             return false;
         };
-        let reason = server.retire.unwrap_or(NOT_READY);
+        let reason = server.retiring.map_or(NOT_READY, Retiring::reason);
         self.close_server(cx, id, reason, CloseMode::Now);
         true
     }

@@ -15,7 +15,7 @@ use crate::driver::{CloseMode, Closed, ConnId, Driver, Endpoint};
 use crate::ids::PoolId;
 use crate::limits::{UNASKED_CLOSING_US, UNCONFIRMED_LOGIN_US, UNSEEN_US};
 use crate::mail::Scarce;
-use crate::pool::server::state::{ConnectionState, Server, ServerState, Serves};
+use crate::pool::server::state::{ConnectionState, Server, ServerState};
 use crate::pool::{Branch, Pool, ServerKind};
 use crate::shared::Counts;
 
@@ -203,7 +203,7 @@ impl Pool {
     pub(crate) fn counts_on(&self, env: &Env, server: &Server) -> bool {
         env.shares_limits()
             && self.state.policy.is_limited
-            && server.serves != Serves::Watch
+            && server.is_for_clients()
             && server.connection != ConnectionState::ClosedByServer
             && !matches!(server.state, ServerState::Dialing(_) | ServerState::SecuringTls(_))
     }

@@ -276,7 +276,7 @@ impl Pool {
         text: String,
     ) {
         let Some(server) = self.servers.get_mut(server_id) else { return };
-        server.retire.get_or_insert(NOT_RESTORED);
+        server.retire(NOT_RESTORED);
         if self.gets_another_server(cx, server_id) {
             let line = format!(
                 "{} could not be brought to a session: {text}",

@@ -188,9 +188,7 @@ impl Pool {
                 ServerKind::Idle => self.close_server(cx, id, REASON, CloseMode::Flush),
                 // It runs no statements of clients.
                 ServerKind::Listening => {}
-                _ => {
-                    server.retire.get_or_insert(REASON);
-                }
+                _ => server.retire(REASON),
             }
         }
     }

@@ -23,6 +23,7 @@ use crate::pool::client::state::{ClientState, Link, UnnamedOnServer, printable};
 use crate::pool::relay::own_settings::major_version;
 use crate::pool::server::asked::AtLogin;
 use crate::pool::server::greeting::ServerGreeting;
+use crate::pool::server::login_failed::LOGIN_FAILED;
 use crate::pool::server::state::{Beginning, LoggingIn, ServerState, Serves};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
@@ -270,7 +271,7 @@ impl Pool {
             Ok(()) if self.servers.contains_key(id) => Step::Used(header.total()),
             Ok(()) => Step::Gone,
             Err(text) => {
-                self.login_failed(cx, id, "login failed", &text);
+                self.login_failed(cx, id, LOGIN_FAILED, &text);
                 Step::Gone
             }
         }
@@ -361,7 +362,7 @@ impl Pool {
         let Some(server) = self.servers.get_mut(id) else { return false };
         let ServerState::LoggingIn(login) = &mut server.state else { return false };
         if !login.proven {
-            self.login_failed(cx, id, "login failed", "the server skipped authentication");
+            self.login_failed(cx, id, LOGIN_FAILED, "the server skipped authentication");
             return false;
         }
         let (reported, only_for) = (std::mem::take(&mut login.reported), login.only_for);
@@ -453,7 +454,7 @@ impl Pool {
         if self.asks_for_less(cx, id, code) || self.refuse_opening(cx, id, code, &message) {
             return;
         }
-        let goes_on = self.fail_login(cx, id, "login failed", &message, Some(code));
+        let goes_on = self.fail_login(cx, id, LOGIN_FAILED, &message, Some(code));
         // 57P03: starting up or shutting down. It will be there in a moment: clients that wait go on waiting.
         let waits = goes_on || code == SqlState::CANNOT_CONNECT_NOW;
         if !waits && !only_for_replication && !self.has_usable_server(branch) {

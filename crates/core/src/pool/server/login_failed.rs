@@ -12,6 +12,9 @@ use crate::pool::server::state::{Ending, ServerState};
 use crate::pool::{Branch, Failure, Pool};
 use crate::worker::login::inquiry::{Answer, Obstacle};
 
+/// Why a connection is closed whose login failed.
+pub(crate) const LOGIN_FAILED: &str = "login failed";
+
 impl Pool {
     /// Handles a connection that could not be opened, or a login that failed for a reason of pgweir's or of the network's.
     pub(crate) fn login_failed<D: Driver>(
@@ -25,7 +28,7 @@ impl Pool {
         let line = format!("{} {reason}: {text}", self.server_log_name(server));
         cx.log(server.log_level(Level::Warning), &line);
         let in_exchange = matches!(server.state, ServerState::LoggingIn(_))
-            && reason == "login failed"
+            && reason == LOGIN_FAILED
             && !server.is_replication();
         let branch = server.branch;
         let told = if reason == text { text.to_owned() } else { format!("{reason}: {text}") };

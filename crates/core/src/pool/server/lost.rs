@@ -105,7 +105,7 @@ impl Pool {
         let (Some(server), Some(client)) = (self.servers.get(id), self.clients.get(client_id)) else {
             return;
         };
-        if server.retire.is_some()
+        if server.retiring.is_some()
             && !server.has_said_fatal()
             && cx.env.rules.config.main.server_fast_close
             && client.replication() == Replication::None
@@ -131,7 +131,7 @@ impl Pool {
         let marked: Vec<(ServerId, ClientId)> = self
             .servers
             .iter()
-            .filter(|(_, server)| server.retire.is_some() && server.is_at_rest())
+            .filter(|(_, server)| server.retiring.is_some() && server.is_at_rest())
             .filter_map(|(id, server)| Some((id, server.state.served_client()?)))
             .filter(|(_, client_id)| {
                 let client = self.clients.get(*client_id);

@@ -83,10 +83,7 @@ impl Pool {
             }
             // A replication server would never be released.
             ServerKind::Active if server.is_replication() => self.lose_server(cx, id, reason.into()),
-            // What a fence has said stays: it decides what the server may still get.
-            _ => {
-                server.retire.get_or_insert(reason);
-            }
+            _ => server.retire(reason),
         }
     }
 }

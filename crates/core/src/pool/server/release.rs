@@ -13,7 +13,7 @@ use crate::pool::relay::ledger::Purpose;
 use crate::pool::relay::preamble::{LinkPhase, Preamble};
 use crate::pool::server::abandoned::NOT_READY;
 use crate::pool::server::asked::{AskedServer, ServerQuestion};
-use crate::pool::server::state::ServerState;
+use crate::pool::server::state::{Retiring, ServerState};
 use crate::pool::session::pins::{Pin, Reasons};
 
 impl Pool {
@@ -23,7 +23,7 @@ impl Pool {
         let Some(server) = self.servers.get_mut(id) else { return };
         let is_paused = server.incoming.paused_us.is_some();
         let reset = mode == PoolMode::Session || main.server_reset_query_always;
-        if reset && !main.server_reset_query.is_empty() && server.retire.is_none() {
+        if reset && !main.server_reset_query.is_empty() && server.retiring.is_none() {
             let text = main.server_reset_query.clone();
             self.ask_server(cx, id, ServerQuestion::Reset, text.as_bytes());
         } else if server.only_fenced() {
@@ -109,7 +109,7 @@ impl Pool {
             return self.clear_session(cx, id, link.pin.as_deref());
         }
         let syncing = server.state.syncing().is_some();
-        let because = |reason| server.retire.unwrap_or(reason);
+        let because = |reason| server.retiring.map_or(reason, Retiring::reason);
         let rests = server.is_at_rest() || server.only_restores() || server.only_fenced();
         let runs = server.state.is_serving()
             && server.ledger.of_clients().next().is_some()

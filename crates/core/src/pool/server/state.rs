@@ -67,8 +67,8 @@ pub(crate) struct Server {
     pub(crate) active_us: u64,
     /// The number of cancel requests that are on their way to the server: no other client may have it before they are over.
     pub(crate) cancels: u32,
-    /// The reason for closing the server when it is next idle. `None` if it stays.
-    pub(crate) retire: Option<&'static str>,
+    /// The reason for closing the server when its present work is over. `None` if it stays.
+    pub(crate) retiring: Option<Retiring>,
     pub(crate) ending: Ending,
     pub(crate) connection: ConnectionState,
     /// The work that a client that is gone has left running on the server, if any.
@@ -512,19 +512,42 @@ impl ServerState {
     }
 }
 
+/// The reason why a server is closed when its present work is over, for the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Retiring {
+    /// The client may go on as long as it keeps the server.
+    Closes(&'static str),
+    /// The primary has changed, or the node takes no more reads: the server takes nothing but the rest of its client's transaction, and a client
+    /// that would keep it longer loses it.
+    Fenced(&'static str),
+}
+
+impl Retiring {
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Retiring::Closes(reason) | Retiring::Fenced(reason) => reason,
+        }
+    }
+}
+
 impl Server {
     /// Whether the server serves one replication client and ends with it.
     pub(crate) fn is_replication(&self) -> bool {
         self.serves == Serves::ReplicationClient
     }
 
+    /// Whether clients use the server. A server that watches a node, or follows a database, counts towards no limit.
+    pub(crate) fn is_for_clients(&self) -> bool {
+        match self.serves {
+            Serves::Clients | Serves::ReplicationClient => true,
+            Serves::Watch | Serves::Stream | Serves::Monitor => false,
+        }
+    }
+
     /// Returns the level of a log line about this server. The lines of a watch, and of a database that is followed, are for debugging: other
     /// lines tell what is found out.
     pub(crate) fn log_level(&self, level: Level) -> Level {
-        match self.serves {
-            Serves::Watch | Serves::Stream | Serves::Monitor => Level::Debug,
-            Serves::Clients | Serves::ReplicationClient => level,
-        }
+        if self.is_for_clients() { level } else { Level::Debug }
     }
 
     /// Whether the server has sent a FATAL error to its client, or its end is being handled.
@@ -542,7 +565,22 @@ impl Server {
         if self.ending == Ending::No {
             self.ending = Ending::SaidFatal;
         }
-        self.retire.get_or_insert("the server ended the session");
+        self.retire("the server ended the session");
+    }
+
+    /// Has the server closed when its present work is over. If that is so already, the earlier reason stays.
+    pub(crate) fn retire(&mut self, reason: &'static str) {
+        self.retiring.get_or_insert(Retiring::Closes(reason));
+    }
+
+    /// Fences the server, whatever else it is to be closed for.
+    pub(crate) fn fence(&mut self, reason: &'static str) {
+        self.retiring = Some(Retiring::Fenced(reason));
+    }
+
+    /// Whether the server takes nothing but the rest of its client's transaction ([`Retiring::Fenced`]).
+    pub(crate) fn is_fenced(&self) -> bool {
+        matches!(self.retiring, Some(Retiring::Fenced(_)))
     }
 
     /// Notes that a client's message goes to the server: its statement begins, and perhaps its transaction.

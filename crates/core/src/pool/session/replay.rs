@@ -132,7 +132,7 @@ impl Pool {
             cx.driver.send(client.conn, message);
             if self.servers[server_id].session.prepared().next().is_some() {
                 // A DEALLOCATE is not taken back with its transaction.
-                self.servers[server_id].retire.get_or_insert(NOT_RESTORED);
+                self.servers[server_id].retire(NOT_RESTORED);
             }
             if group.lacks_sync() {
                 self.send_sync(cx, server_id, Purpose::Reopen);

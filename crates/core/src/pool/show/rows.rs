@@ -162,7 +162,7 @@ impl Pool {
             cell(time_text(env, request_us)),
             cell(wait_us / 1_000_000),
             cell(wait_us % 1_000_000),
-            cell(u8::from(server.retire.is_some())),
+            cell(u8::from(server.retiring.is_some())),
             cell(pointer(server.at.serial)),
             cell(link.unwrap_or_default()),
             cell(server.at.pid),

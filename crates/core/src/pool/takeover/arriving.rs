@@ -134,9 +134,9 @@ impl Pool {
         server.active_us = self.ago(env, unused_us).mono_us;
         server.work.xact_us = if xact_us == 0 { 0 } else { self.ago(env, xact_us).mono_us };
         if retire || settings != opened_by(&self.state) {
-            server.retire = Some("database configuration changed");
+            server.retire("database configuration changed");
         } else if !all_known {
-            server.retire = Some("obsolete connection");
+            server.retire("obsolete connection");
         }
         let shapes = by_number(shapes.as_deref());
         for (serial, query, types) in statements {

@@ -281,7 +281,7 @@ impl Pool {
             xact_us: if server.work.xact_us == 0 { 0 } else { ago_us(server.work.xact_us).max(1) },
             used: server.work.used,
             // The values that its RESET goes back to are no other client's.
-            retire: server.retire.is_some() || !server.opened.is_plain(),
+            retire: server.retiring.is_some() || !server.opened.is_plain(),
             session: settings(&server.session),
             prepared: Some(prepared(&server.session)),
             opened_by: opened_by(&self.state),

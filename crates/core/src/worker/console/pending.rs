@@ -95,7 +95,7 @@ impl Worker {
             Until::Switched { .. } => false,
             Until::Closed(database) => self
                 .pools_of(database.as_deref())
-                .all(|(_, pool)| pool.servers.values().all(|server| server.retire.is_none())),
+                .all(|(_, pool)| pool.servers.values().all(|server| server.retiring.is_none())),
             Until::Flushed { deadline_us } => {
                 cx.env.now.mono_us >= *deadline_us
                     || self.unpooled.values().all(|client| cx.driver.backlog(client.conn) == 0)
