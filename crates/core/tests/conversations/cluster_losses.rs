@@ -135,6 +135,27 @@ fn a_group_without_its_sync_is_ignored_up_to_that() {
     goes_on(&mut rig, client);
 }
 
+/// No more than its beginning is here: it is not waited for.
+#[test]
+fn a_short_message_that_is_to_be_long_ends_its_client() {
+    for (tag, expected) in [(b'S', "FATAL 08P01"), (b'H', "FATAL 08P01"), (b'C', "FATAL 54000")] {
+        for after in ["nothing", "the loss", "a part of a group"] {
+            let (mut rig, client, server) = bound();
+            if after != "nothing" {
+                let group = [fe::parse("", "update t set a = 1"), fe::flush()].concat();
+                let open = if after == "the loss" { Vec::new() } else { group };
+                rig.send(client, &open);
+                lose(&mut rig, server, false);
+                rig.gets_raw(client);
+            }
+            rig.send(client, &[&[tag][..], &1_000_000_u32.to_be_bytes(), b"S"].concat());
+            let told = rig.gets(client);
+            assert!(told.last().is_some_and(|line| line.starts_with(expected)), "{after}: {told:?}");
+            assert!(rig.is_closed(client), "{after}");
+        }
+    }
+}
+
 #[test]
 fn a_statement_that_failed_is_told_no_second_error() {
     let (mut rig, client, server) = bound();

@@ -10,11 +10,11 @@ use crate::driver::Driver;
 use crate::errors::Fault;
 use crate::ids::ClientId;
 use crate::pool::client::state::ClientState;
-use crate::pool::relay::route::oversized;
+use crate::pool::relay::route::{Route, oversized, route};
 use crate::pool::{Pool, Step};
 
 impl Pool {
-    /// The header of a client's next message, once it is there; a bad one ends the client.
+    /// The header of a client's next message, once it is there; a bad one ends the client. A Sync, Flush or Close is short then.
     #[inline]
     pub(crate) fn first_header<D: Driver>(
         &mut self,
@@ -25,7 +25,14 @@ impl Pool {
         let header = Header::peek(bytes);
         let max_bytes = cx.env.rules.config.main.max_packet_size as usize;
         match header {
-            Ok(Some(header)) if header.total() <= max_bytes => Ok(header),
+            Ok(Some(header)) if header.total() <= max_bytes => match header.tag {
+                // These are answered here, once they are whole.
+                tag::SYNC | tag::FLUSH | tag::CLOSE => match route(header, bytes, false) {
+                    Route::Refused(flaw) => Err(self.reject(cx, id, flaw, header.tag)),
+                    _ => Ok(header),
+                },
+                _ => Ok(header),
+            },
             Ok(None) => Err(Step::Wait),
             header => Err(self.refuse_header(cx, id, header)),
         }

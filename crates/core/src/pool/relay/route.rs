@@ -77,6 +77,7 @@ pub(crate) fn route(header: Header, message: &[u8], tracking: bool) -> Route<'_>
             None if incomplete => Route::More,
             None => Route::Refused(Flaw::Malformed),
         },
+        tag::DESCRIBE | tag::CLOSE if header.total() > NAMES_BYTES_MAX => Route::Refused(Flaw::Endless),
         tag::DESCRIBE | tag::CLOSE if incomplete && body.len() < 2 => Route::More,
         tag::DESCRIBE | tag::CLOSE => match (body, target(body)) {
             ([_, first, ..], Some(Target::Statement)) if tracking && *first != 0 => Route::Prepared,
