@@ -420,7 +420,7 @@ impl Duty {
         next
     }
 
-    /// Hands the name over to the process that takes over: it is told what this one has. The parts were taken away before.
+    /// Hands the name over to the process that takes over: it is told what this one has.
     pub(super) async fn hand_over(&mut self) {
         let Standing::Named(id) = self.standing.clone() else { return };
         self.lose_parts();
@@ -444,8 +444,10 @@ impl Duty {
         self.standing = Standing::HandedOver(id);
     }
 
-    /// Gives back what this pooler does not need any more: the process ends. The parts were taken away before.
+    /// Gives back what this pooler does not need any more: the process ends.
     pub(super) async fn end(&mut self) {
+        // They were taken away when the end was asked for; a round that ran at that time may have put them into effect again.
+        self.lose_parts();
         if let Standing::Named(id) = self.standing.clone() {
             self.wait_for_logins().await;
             for _ in 0..3 {
