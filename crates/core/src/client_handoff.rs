@@ -7,7 +7,7 @@ use pgweir_auth::Learned;
 use crate::driver::{Now, Peer, TlsInfo};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::Params;
-use crate::shared::Counts;
+use crate::shared::{Counter, Counts};
 
 /// The origin of a client's connection.
 #[derive(Clone, Debug)]
@@ -65,15 +65,23 @@ pub struct Login {
     pub learned: Learned,
 }
 
-/// The counters in which a client is counted; given back when it leaves.
+/// The counters in which a client is counted. Dropping this, wherever the client ends, gives its places back.
 #[derive(Default, Debug)]
 pub struct Counted {
-    /// The client is counted for `max_client_conn`.
-    pub(crate) total: bool,
+    /// The counter of all clients, if the client is counted for `max_client_conn`.
+    pub(crate) total: Option<Arc<Counter>>,
     /// The counters of the database, if the client is counted for `max_db_client_connections`.
     pub(crate) database: Option<Arc<Counts>>,
     /// The counters of the user, if the client is counted for `max_user_client_connections`.
     pub(crate) user: Option<Arc<Counts>>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let Counted { total, database, user } = self;
+        total.iter().for_each(|clients| clients.give_back());
+        [database, user].into_iter().flatten().for_each(|counts| counts.clients.give_back());
+    }
 }
 
 /// A client on its way to another worker.

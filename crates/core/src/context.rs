@@ -9,7 +9,6 @@ use std::sync::Arc;
 use pgweir_settings::SharedLimits;
 
 use crate::buffer_pool::BufferPool;
-use crate::client_handoff::Counted;
 use crate::cluster::outcome::Outcomes;
 use crate::cluster::view::View;
 use crate::driver::{ConnId, Driver, Level, Now, WorkerId};
@@ -257,19 +256,6 @@ impl Env {
             effects: Vec::new(),
             write_time: None,
             version: "",
-        }
-    }
-
-    /// Gives back the places that a client was counted for.
-    pub(crate) fn uncount(&self, counted: &Counted) {
-        if counted.total {
-            self.shared.clients.give_back();
-        }
-        if let Some(counts) = &counted.database {
-            counts.clients.give_back();
-        }
-        if let Some(counts) = &counted.user {
-            counts.clients.give_back();
         }
     }
 

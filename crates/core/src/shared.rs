@@ -99,7 +99,7 @@ pub struct Switches {
 #[derive(Debug)]
 pub struct Shared {
     /// The number of clients of every kind but the console's, logging in or logged in (`max_client_conn`).
-    pub clients: Counter,
+    pub clients: Arc<Counter>,
     /// The last number that was given out for SHOW's column `id`, for clients and servers alike.
     serial: AtomicU64,
     /// The number of times that statements began to return something else.
@@ -151,7 +151,7 @@ impl Shared {
     pub fn new(workers: u16, mock_seed: [u8; 32]) -> Shared {
         let book = Book { load: vec![0; usize::from(workers.max(1))], ..Book::default() };
         Shared {
-            clients: Counter::default(),
+            clients: Arc::default(),
             serial: AtomicU64::new(0),
             age: AtomicU64::new(0),
             routines: AtomicU64::new(0),

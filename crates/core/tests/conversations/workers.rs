@@ -30,6 +30,21 @@ fn a_client_moves_to_its_pool() {
     assert_eq!(rig.shared.clients.taken(), 1);
 }
 
+/// The other worker cannot take its socket.
+#[test]
+fn a_client_that_is_lost_on_its_way_leaves_its_places() {
+    let mut rig = Rig::with("max_db_client_connections = 2\nmax_client_conn = 2", "app = host=pg", 2);
+    rig.client("alice");
+    rig.loses_moved = true;
+    let lost = rig.accept_at(1);
+    rig.send(lost, &fe::startup(&[("user", "alice"), ("database", "app")]));
+    assert_eq!(rig.shared.clients.taken(), 1);
+    rig.loses_moved = false;
+    let next = rig.accept_at(1);
+    rig.send(next, &fe::startup(&[("user", "alice"), ("database", "app")]));
+    assert_eq!(rig.gets(next).last().map(String::as_str), Some("Ready I"));
+}
+
 #[test]
 fn bytes_after_the_login_travel_with_the_client() {
     let mut rig = Rig::with("", "app = host=pg", 2);

@@ -65,6 +65,8 @@ pub(crate) struct Rig {
     keys: Vec<(End, Vec<u8>)>,
     /// The Describe after a named Parse is seen, and answered by the test. Otherwise each statement has no columns.
     pub(crate) describes: bool,
+    /// Clients that go to another worker do not arrive there.
+    pub(crate) loses_moved: bool,
 }
 
 /// How the question for routines begins.
@@ -138,6 +140,7 @@ impl Rig {
             catalog: Some(Vec::new()),
             look: Some(Vec::new()),
             describes: false,
+            loses_moved: false,
         }
     }
 
@@ -199,7 +202,8 @@ impl Rig {
         for (client, server, carried) in std::mem::take(&mut driver.given) {
             self.post.push_back(Post::Carried(worker, client, server, carried));
         }
-        for (conn, to, handoff) in std::mem::take(&mut driver.moved) {
+        let moved = std::mem::take(&mut driver.moved);
+        for (conn, to, handoff) in moved.into_iter().filter(|_| !self.loses_moved) {
             self.post.push_back(Post::Client(worker, conn, usize::from(to.0), handoff));
         }
         for (to, mail) in std::mem::take(&mut driver.mails) {

@@ -79,7 +79,7 @@ impl Pool {
                 cancel_key: cx.new_cancel_key(KeyOwner::Client(pool_id, id), minor, None),
                 request: Request { since_us: now_us, ..Request::default() },
                 active_us: now_us,
-                counted,
+                _counted: counted,
             },
         });
         cx.env.set_role(conn, Role::Client(self.id, id));

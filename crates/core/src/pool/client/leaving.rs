@@ -180,7 +180,6 @@ impl Pool {
             env.statements.give_back_name(statement);
         }
         self.forget_listener(&account, id);
-        env.uncount(&account.counted);
         env.shared.note_client(env.worker, false);
         self.end_affinity(None, id);
         self.give_up_own(&account, id);

@@ -91,7 +91,8 @@ pub(crate) struct Account {
     pub(crate) request: Request,
     /// Last activity, for `client_idle_timeout`.
     pub(crate) active_us: u64,
-    pub(crate) counted: Counted,
+    /// The client's places in counters, which it has until this is dropped.
+    pub(crate) _counted: Counted,
     /// Number of servers since the client's last request that could not be brought to its session.
     pub(crate) refused_servers: u8,
     /// The node that the client waits for, or that served it last.

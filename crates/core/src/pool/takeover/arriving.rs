@@ -210,7 +210,7 @@ impl Pool {
     fn count_anyway(&self, env: &Env, user: &str) -> Counted {
         let database = Arc::clone(&self.state.shared.database);
         let user = env.shared.user(user);
-        let total = env.shared.clients.try_take(0);
+        let total = env.shared.clients.try_take(0).then(|| Arc::clone(&env.shared.clients));
         let _ = database.clients.try_take(0);
         let _ = user.clients.try_take(0);
         Counted { total, database: Some(database), user: Some(user) }
@@ -278,7 +278,7 @@ impl Pool {
             cancel_key: key,
             request: Request { since_us: now_us, ..Request::default() },
             active_us: now_us,
-            counted,
+            _counted: counted,
             refused_servers: 0,
             branch,
             routing: None,

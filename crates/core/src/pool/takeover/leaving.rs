@@ -188,7 +188,7 @@ impl Pool {
             listener,
             request: _,
             active_us: _,
-            counted: _,
+            _counted: _,
             refused_servers: _,
             // The successor asks again where it goes.
             branch: _,

@@ -20,7 +20,8 @@ pub(crate) struct ConsoleSession {
     /// The ticket of the command that is being carried out; commands that are typed in the meantime wait.
     pub(crate) pending: Option<u64>,
     pub(crate) cancel_key: CancelKey,
-    pub(crate) counted: Counted,
+    /// The client's places in counters, which it has until this is dropped.
+    pub(crate) _counted: Counted,
     pub(crate) reply: Reply,
     pub(crate) extended: Extended,
 }
@@ -79,7 +80,7 @@ impl ConsoleSession {
             rights,
             pending: None,
             cancel_key,
-            counted,
+            _counted: counted,
             reply: Reply::Query,
             extended: Extended::default(),
         }

@@ -30,7 +30,7 @@ impl Worker {
             if !cx.env.shared.clients.try_take_below(cx.env.rules.config.main.max_client_conn) {
                 return self.refuse_unpooled(cx, id, &Fault::TooManyClients("max_client_conn"));
             }
-            counted.total = true;
+            counted.total = Some(Arc::clone(&cx.env.shared.clients));
         }
         if target == Target::Console && self.is_house_user(id, &login) {
             self.log_of_login(cx, id, &login, "pgbouncer access from unix socket");
@@ -180,7 +180,6 @@ impl Worker {
         let login = &handoff.login;
         let user = self.pool_user(cx.env, login);
         let Some(pool) = self.pool_for(cx, &login.database, &user) else {
-            cx.env.uncount(&handoff.counted);
             let fault = Fault::NoSuchDatabase(login.database.to_string());
             cx.env.counters.errors.note(fault.code().as_bytes());
             cx.env.scratch.clear();

@@ -3,7 +3,7 @@
 
 use pgweir_auth::Refusal;
 
-use crate::client_handoff::{Counted, Login, Replication};
+use crate::client_handoff::{Login, Replication};
 use crate::context::Cx;
 use crate::driver::{Driver, Level};
 use crate::errors::Fault;
@@ -70,16 +70,14 @@ impl Worker {
         cx.log(Level::Log, &line);
     }
 
-    /// Ends a login: gives back the places it was counted for, and logs whose login it was.
+    /// Ends a login, and logs whose login it was.
     pub(crate) fn refuse_login<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
         id: UnpooledId,
         login: Login,
-        counted: &Counted,
         fault: &Fault,
     ) -> Step {
-        cx.env.uncount(counted);
         if matches!(fault, Fault::NoSuchDatabase(_)) && cx.env.rules.config.main.log_connections {
             let (database, user) = names(&login);
             self.log_of_login(cx, id, &login, &format!("login failed: db={database} user={user}"));

@@ -11,7 +11,7 @@ use pgweir_wire::backend::encode_auth_ok;
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};
 
-use crate::client_handoff::{Counted, Login, Replication};
+use crate::client_handoff::{Login, Replication};
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Peer};
 use crate::errors::{Fault, Unproven};
@@ -161,7 +161,7 @@ impl Worker {
         attempt: LoginAttempt,
         fault: &Fault,
     ) -> Step {
-        self.refuse_login(cx, id, attempt.login, &attempt.counted, fault)
+        self.refuse_login(cx, id, attempt.login, fault)
     }
 
     /// The question that `auth_query` puts for this user, if it is configured: the database's own settings take precedence over
@@ -395,12 +395,12 @@ impl Worker {
         if target == Target::Console {
             return match self.admit_to_console(cx.env, &login, &mut counted) {
                 Ok(rights) => self.open_console(cx, id, &login, rights, counted),
-                Err(fault) => self.refuse_proven(cx, id, login, &counted, &fault),
+                Err(fault) => self.refuse_proven(cx, id, login, &fault),
             };
         }
         let since_us = self.unpooled.get(id).map_or(u64::MAX, |client| client.origin.since.mono_us);
         if let Err(fault) = self.admit(cx.env, &login, target, since_us, &mut counted) {
-            return self.refuse_proven(cx, id, login, &counted, &fault);
+            return self.refuse_proven(cx, id, login, &fault);
         }
         let to = cx.env.shared.owner(&login.database, &self.pool_user(cx.env, &login));
         if let Some(client) = self.unpooled.get_mut(id) {
@@ -417,7 +417,6 @@ impl Worker {
         cx: &mut Cx<'_, D>,
         id: UnpooledId,
         login: Login,
-        counted: &Counted,
         fault: &Fault,
     ) -> Step {
         if let Some(client) = self.unpooled.get(id) {
@@ -425,7 +424,7 @@ impl Worker {
             encode_auth_ok(&mut cx.env.scratch);
             cx.driver.send(client.conn, &cx.env.scratch);
         }
-        self.refuse_login(cx, id, login, counted, fault)
+        self.refuse_login(cx, id, login, fault)
     }
 }
 

@@ -115,19 +115,17 @@ impl Worker {
         cx.driver.close(client.conn, mode);
         cx.env.buffers.give_back(std::mem::take(&mut client.inbox));
         match client.state {
-            UnpooledState::Authenticating(exchange) => cx.env.uncount(&exchange.attempt.counted),
             UnpooledState::AwaitingAnswer(waiting) => {
-                cx.env.uncount(&waiting.attempt.counted);
                 if let Asked::Secret { pool, .. } = waiting.asked {
                     self.forget_lookup(cx, cx.env.worker, id, pool);
                 }
             }
-            UnpooledState::Console(console) => {
-                cx.env.uncount(&console.counted);
-                self.console_left(cx, id, &console);
-            }
-            UnpooledState::Proven(proven) => cx.env.uncount(&proven.counted),
-            UnpooledState::Greeting(_) | UnpooledState::Refused(_) | UnpooledState::Cancelling(_) => {}
+            UnpooledState::Console(console) => self.console_left(cx, id, &console),
+            UnpooledState::Authenticating(_)
+            | UnpooledState::Proven(_)
+            | UnpooledState::Greeting(_)
+            | UnpooledState::Refused(_)
+            | UnpooledState::Cancelling(_) => {}
         }
     }
 
