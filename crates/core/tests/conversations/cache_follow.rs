@@ -292,6 +292,20 @@ fn a_client_does_not_wait_longer_than_20_ms() {
 }
 
 #[test]
+fn a_client_that_waits_for_a_probe_is_not_read_without_end() {
+    let mut known = Following::opened("");
+    let (client, server) = known.client();
+    known.kept((client, server), "select a from t");
+    let long = fe::query(&format!("select '{}'", "x".repeat(100_000)));
+    known.rig.send(client, &[fe::query("select a from t"), long].concat());
+    assert!(known.rig.is_paused(client));
+    known.probed("10:10:", 0x200);
+    assert_eq!(known.rig.gets(client)[1], "Row a");
+    known.gets(server, "select 'xxx");
+    assert!(!known.rig.is_paused(client));
+}
+
+#[test]
 fn probes_are_sent_as_often_as_is_set_while_clients_ask() {
     let mut known = Following::opened("query_cache_probe_ms = 50");
     let (client, server) = known.client();

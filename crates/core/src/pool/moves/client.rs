@@ -102,6 +102,7 @@ impl Pool {
         let Some(client) = self.clients.get(id) else { return false };
         match &client.state {
             ClientState::Waiting(_) | ClientState::AwaitingServer(_) | ClientState::QueuedBehind(_) => true,
+            ClientState::Idle | ClientState::DeferredBegin(_) => self.state.cache.await_probe.contains(&id),
             ClientState::Linked(link) if link.waits.holds() || link.phase.holds() => true,
             ClientState::Linked(link) => self.servers.get(link.server).is_some_and(|server| {
                 server.state.lets_client_wait() || holds_later(link, server) || !server.pipelined.is_alone()
