@@ -50,10 +50,12 @@ enum AfterLoss {
 }
 
 impl Pool {
-    /// A client that has a server, and that server.
+    /// Returns the client's link and its server; `None` if the client has no server, or another one than this.
     pub(crate) fn linked_to(&self, id: ClientId, server_id: ServerId) -> Option<(&Link, &Server)> {
         match &self.clients.get(id)?.state {
-            ClientState::Linked(link) => Some((link, self.servers.get(server_id)?)),
+            ClientState::Linked(link) if link.server == server_id => {
+                Some((link, self.servers.get(server_id)?))
+            }
             _ => None,
         }
     }

@@ -114,8 +114,9 @@ impl Branch {
         Branch(u8::try_from(place + 1).unwrap_or(u8::MAX))
     }
 
-    fn place(self) -> usize {
-        usize::from(self.0).saturating_sub(1)
+    /// The place of the standby in the list; `None` for the primary.
+    fn place(self) -> Option<usize> {
+        usize::from(self.0).checked_sub(1)
     }
 }
 
@@ -133,14 +134,15 @@ impl PoolState {
 
     #[cold]
     fn standby_node(&self, branch: Branch) -> &NodePool {
-        debug_assert!(branch.place() < self.standbys.len(), "there is no such branch");
-        self.standbys.get(branch.place()).map_or(&self.node, |standby| &standby.node)
+        debug_assert!(self.standby_at(branch).is_some(), "there is no such branch");
+        self.standby_at(branch).map_or(&self.node, |standby| &standby.node)
     }
 
     #[cold]
     fn standby_node_mut(&mut self, branch: Branch) -> &mut NodePool {
-        debug_assert!(branch.place() < self.standbys.len(), "there is no such branch");
-        self.standbys.get_mut(branch.place()).map_or(&mut self.node, |standby| &mut standby.node)
+        debug_assert!(self.standby_at(branch).is_some(), "there is no such branch");
+        let standby = branch.place().and_then(|place| self.standbys.get_mut(place));
+        standby.map_or(&mut self.node, |standby| &mut standby.node)
     }
 
     /// A client waits for a server of a standby, or does no longer.
@@ -149,7 +151,7 @@ impl PoolState {
         let waiting = &mut self.standby_node_mut(branch).waiting;
         *waiting = if turn == Turn::Enters { *waiting + 1 } else { waiting.saturating_sub(1) };
         if turn == Turn::IsServed
-            && let Some(standby) = self.standbys.get_mut(branch.place())
+            && let Some(standby) = self.standby_mut(branch)
         {
             standby.sent.reads += 1;
         }
@@ -157,11 +159,11 @@ impl PoolState {
 
     /// The standby of a branch; `None` for the primary's.
     pub(crate) fn standby_at(&self, branch: Branch) -> Option<&StandbyPool> {
-        if branch.is_primary() { None } else { self.standbys.get(branch.place()) }
+        self.standbys.get(branch.place()?)
     }
 
     pub(super) fn standby_mut(&mut self, branch: Branch) -> Option<&mut StandbyPool> {
-        if branch.is_standby() { self.standbys.get_mut(branch.place()) } else { None }
+        self.standbys.get_mut(branch.place()?).filter(|_| branch.is_standby())
     }
 
     /// All branches, the primary's first.
@@ -298,9 +300,7 @@ impl PoolState {
         }
         for standby in &view.standbys {
             let branch = self.branch_of(env, &standby.target.term.node);
-            if let Some(known) =
-                self.standbys.get_mut(branch.place()).filter(|_| branch != Branch::NO_STANDBY)
-            {
+            if let Some(known) = self.standby_mut(branch) {
                 known.standby = Some(standby.clone());
             }
         }
@@ -336,7 +336,7 @@ impl PoolState {
 
     /// Counts a read that a standby gets and that may run on the primary instead.
     pub(super) fn note_try(&mut self, branch: Branch) {
-        let Some(standby) = self.standbys.get_mut(branch.place()) else { return };
+        let Some(standby) = self.standby_mut(branch) else { return };
         if standby.tries.reads >= TRIES {
             (standby.tries.reads, standby.tries.refused) = (0, 0);
         }
@@ -345,21 +345,21 @@ impl PoolState {
 
     /// Counts a read that goes to the primary because the standby did not run it.
     pub(super) fn note_second_try(&mut self, branch: Branch) {
-        if let Some(standby) = self.standbys.get_mut(branch.place()).filter(|_| !branch.is_primary()) {
+        if let Some(standby) = self.standby_mut(branch) {
             standby.sent.second_tries += 1;
         }
     }
 
     /// Counts a read that the standby refused as a change.
     pub(super) fn note_misrouted_at(&mut self, branch: Branch) {
-        if let Some(standby) = self.standbys.get_mut(branch.place()).filter(|_| !branch.is_primary()) {
+        if let Some(standby) = self.standby_mut(branch) {
             standby.sent.misrouted += 1;
         }
     }
 
     /// Counts a refused read of `route=auto`. Returns the standby's name if it has refused too many and gets no reads for a while.
     pub(super) fn note_refused(&mut self, branch: Branch, now_us: u64) -> Option<Arc<str>> {
-        let standby = self.standbys.get_mut(branch.place())?;
+        let standby = self.standby_mut(branch)?;
         standby.tries.refused += 1;
         if standby.tries.refused <= REFUSED_MAX {
             return None;

@@ -211,6 +211,7 @@ impl Subscription {
             cx.log(Level::Warning, &line);
             reason.clone_into(&mut self.failure);
         }
+        self.opened.clear();
         self.phase = Phase::Off;
         self.asked = None;
         self.session = Session::default();
