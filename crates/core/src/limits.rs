@@ -398,6 +398,9 @@ pub(crate) const SUSPECTS_MAX: usize = 64;
 /// Maximum number of statements of a database that a worker has analysed. If there are more, it begins again.
 pub(crate) const ANALYSES_MAX: usize = 4096;
 
+/// Maximum length of the texts, with their types, of all statements of a database that a worker has analysed. If they are longer, it begins again.
+pub(crate) const ANALYSES_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 /// Maximum length of a text with its types whose statement is analysed.
 pub(crate) const ANALYSED_BYTES_MAX: usize = 16 * 1024;
 

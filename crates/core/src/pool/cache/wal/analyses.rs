@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use crate::limits::{ANALYSES_MAX, ANALYSIS_ATTEMPTS_MAX, SEEN_ONCE_PLACES};
+use crate::limits::{ANALYSES_BYTES_MAX, ANALYSES_MAX, ANALYSIS_ATTEMPTS_MAX, SEEN_ONCE_PLACES};
 use crate::pool::cache::wal::reads::Reads;
 
 /// The result of an analysis.
@@ -35,6 +35,8 @@ pub(crate) enum Known {
 /// The analyses of a database's statements.
 pub(crate) struct Analyses {
     known: HashMap<Box<[u8]>, Analysis>,
+    /// The number of bytes in the keys of `known`.
+    key_bytes: usize,
     /// Hashes of statements that were executed once, each at the place that its hash gives.
     seen: Box<[u64]>,
     hasher: RandomState,
@@ -42,7 +44,12 @@ pub(crate) struct Analyses {
 
 impl Default for Analyses {
     fn default() -> Analyses {
-        Analyses { known: HashMap::new(), seen: vec![0; SEEN_ONCE_PLACES].into(), hasher: RandomState::new() }
+        Analyses {
+            known: HashMap::new(),
+            key_bytes: 0,
+            seen: vec![0; SEEN_ONCE_PLACES].into(),
+            hasher: RandomState::new(),
+        }
     }
 }
 
@@ -72,8 +79,12 @@ impl Analyses {
             _ => Analysis::Failed(1),
         };
         let found = found.unwrap_or_else(|| failed(&self.known));
-        if self.known.len() >= ANALYSES_MAX && !self.known.contains_key(&key) {
-            self.known.clear();
+        if !self.known.contains_key(&key) {
+            if self.known.len() >= ANALYSES_MAX || self.key_bytes + key.len() > ANALYSES_BYTES_MAX {
+                self.known.clear();
+                self.key_bytes = 0;
+            }
+            self.key_bytes += key.len();
         }
         self.known.insert(key, found);
     }
@@ -113,5 +124,11 @@ mod tests {
             analyses.take(number.to_be_bytes().into(), Some(Analysis::NotFollowed));
         }
         assert_eq!(analyses.known.len(), 1);
+        let long = |number: u8| vec![number; ANALYSES_BYTES_MAX / 8].into_boxed_slice();
+        for _ in 0..3 {
+            (0..20).for_each(|number| analyses.take(long(number), None));
+            let sum: usize = analyses.known.keys().map(|key| key.len()).sum();
+            assert!(sum == analyses.key_bytes && sum <= ANALYSES_BYTES_MAX);
+        }
     }
 }
