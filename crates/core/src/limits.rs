@@ -1,6 +1,6 @@
 //! Every limit of the data plane, with its reason. Nothing else in this crate states a number that bounds a peer.
 
-/// The limits at which pgweir changes what it does: it stops to read, or has a message wait. [`Limits::default`] is what the binary
+/// The limits at which pgweir changes what it does: it stops reading, or makes a message wait. [`Limits::default`] is what the binary
 /// uses. A simulated run draws smaller values, so that it reaches each of these limits: a limit that only production reaches is not
 /// tested. A limit that moves here from the constants below is read from `Env::limits`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -178,10 +178,10 @@ pub const SESSION_BYTES_MAX: usize = 256 * 1024;
 
 /// Maximum number of parse contexts (settings under which clients prepare) that a worker distinguishes. With more, the contexts that were
 /// not used for longest are forgotten, and statements that were prepared under them are not shared any more.
-pub const READINGS_MAX: usize = 256;
+pub const PARSE_CONTEXTS_MAX: usize = 256;
 
 /// Maximum size of the names and values of a parse context's settings; statements that are prepared under larger ones are not shared.
-pub const READING_BYTES_MAX: usize = 8 * 1024;
+pub const PARSE_CONTEXT_BYTES_MAX: usize = 8 * 1024;
 
 /// The number of times that a server is asked for the state of its session, or to send a mark, before its client keeps it.
 pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
@@ -409,3 +409,28 @@ pub(crate) const SEEN_ONCE_PLACES: usize = 4096;
 
 /// The number of times that a statement is analysed without an answer before it counts as one that cannot be.
 pub(crate) const ANALYSIS_ATTEMPTS_MAX: u8 = 3;
+
+/// Maximum length of a user name at login. PostgreSQL cuts names at 63 bytes, but user lists may have longer ones.
+pub(crate) const USER_BYTES_MAX: usize = 127;
+
+/// Maximum length of a command word of the console.
+pub(crate) const VERB_BYTES_MAX: usize = 15;
+
+/// Maximum length of a value that the console's SET takes, and of any other word there.
+pub(crate) const TOKEN_BYTES_MAX: usize = 255;
+
+/// Maximum time for which a client waits for a probe before its statement goes to a server (µs).
+pub(crate) const PROBE_WAIT_US_MAX: u64 = 20_000;
+
+/// Maximum number of standbys that a pool goes by: `[clusters]` takes fewer nodes.
+pub(crate) const STANDBYS_MAX: usize = 250;
+
+/// Maximum number of a primary's positions that are remembered to tell how far behind its standbys are.
+pub(crate) const POSITIONS_MAX: usize = 256;
+
+/// Maximum length of a word of a text that may be a name of the catalog. PostgreSQL's names are shorter (`NAMEDATALEN`), unless it was built for
+/// longer ones.
+pub(crate) const WORD_BYTES_MAX: usize = 256;
+
+/// Maximum number of nodes that are taken from a source of the nodes of a cluster.
+pub const MEMBERS_MAX: usize = 64;

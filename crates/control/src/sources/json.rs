@@ -1,6 +1,6 @@
 //! JSON from other programs: the caller bounds its size, and this file its depth.
 
-use pgweir_core::source::MEMBERS_MAX;
+use pgweir_core::limits::MEMBERS_MAX;
 use serde_json::Value;
 
 /// The maximum depth of arrays and objects within each other.

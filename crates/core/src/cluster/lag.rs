@@ -8,9 +8,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::cluster::answer::Lsn;
+use crate::limits::POSITIONS_MAX;
 
-/// Maximum number of the primary's positions that are remembered.
-const POSITIONS_MAX: usize = 256;
 /// Bytes of a page of the write-ahead log, if PostgreSQL was not compiled with another size.
 const PAGE_BYTES: u64 = 8192;
 

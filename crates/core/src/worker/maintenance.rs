@@ -1,5 +1,5 @@
 //! Work that depends on time alone, done three times a second: timeouts, pool sizes, averages. The pools' part is in
-//! `pool_maintenance`.
+//! `pool/maintenance.rs`.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -13,6 +13,7 @@ use pgweir_settings::{ClusterOptions, Config, Discovery, NodeOptions, SourceLost
 use crate::cluster::node::{Doubt, Node};
 use crate::cluster::{Cluster, Remark};
 use crate::driver::Level;
+use crate::limits::MEMBERS_MAX;
 
 /// The result of one inquiry of the control plane to the source of a cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,9 +36,6 @@ pub struct SourceWord {
     /// The switchover that the source announces to begin at once; `None` if there is none.
     pub announced: Option<Announced>,
 }
-
-/// Maximum number of nodes that are taken from a source.
-pub const MEMBERS_MAX: usize = 64;
 
 /// A node in the list of a source.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -102,9 +102,6 @@ pub(crate) enum ProbeWait {
     Since(u64),
 }
 
-/// The time for which a client waits for a probe before its statement goes to a server (µs).
-pub(crate) const PROBE_WAIT_US_MAX: u64 = 20_000;
-
 /// The value of [`Account::seen_probe`] for a client that may have been answered by a server since the cache was last asked.
 pub(crate) const SEEING: u64 = u64::MAX;
 

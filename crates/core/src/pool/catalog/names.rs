@@ -1,5 +1,7 @@
 //! Sets of names that texts are searched for, as words and without regard to case: a name too many is found, never one too few.
 
+use crate::limits::WORD_BYTES_MAX;
+
 /// Names of objects.
 #[derive(Default, Debug)]
 pub(crate) struct Names {
@@ -65,9 +67,9 @@ impl Names {
     }
 
     fn stand_in(&self, bytes: &[u8]) -> bool {
-        let mut lower = [0; NAME_BYTES_MAX];
+        let mut lower = [0; WORD_BYTES_MAX];
         let mut is_known = |word: &[u8]| {
-            let lower = &mut lower[..word.len().min(NAME_BYTES_MAX)];
+            let lower = &mut lower[..word.len().min(WORD_BYTES_MAX)];
             lower.copy_from_slice(&word[..lower.len()]);
             lower.make_ascii_lowercase();
             self.words.binary_search_by(|known| (**known).cmp(lower)).is_ok()
@@ -84,10 +86,6 @@ impl Names {
         self.words.iter().any(|name| name.len() >= CUT_BYTES_MIN && word.starts_with(name))
     }
 }
-
-/// Number of bytes up to which a word is looked at. PostgreSQL's names are shorter (`NAMEDATALEN`), unless it was built for longer
-/// ones.
-const NAME_BYTES_MAX: usize = 256;
 
 /// A word that is too long is cut to 63 bytes, and before a character that would be cut in two (`truncate_identifier` in
 /// `scansup.c`).

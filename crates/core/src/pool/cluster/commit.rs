@@ -382,7 +382,7 @@ fn outcome_question(xid: u64, waits: bool) -> String {
     )
 }
 
-/// The row in answer to [`NUMBER`]; `None`: the transaction has no number, or the row is none.
+/// Reads the row in answer to [`NUMBER`]; `None`: the transaction has no number, or the row is none.
 fn read_number(columns: &[Option<Box<[u8]>>]) -> Option<Stake> {
     let [xid, position, record, recovered] = columns else { return None };
     let xid = text(xid)?.parse().ok()?;
@@ -395,7 +395,7 @@ fn read_number(columns: &[Option<Box<[u8]>>]) -> Option<Stake> {
     Some(Stake { xid, position, counts, recovered })
 }
 
-/// The row in answer to [`question`].
+/// Reads the row in answer to [`outcome_question`].
 fn read_outcome(columns: &[Option<Box<[u8]>>]) -> Option<Said> {
     let [status, recovered, timeline, identifier, started] = columns else { return None };
     let status = match status.as_deref() {

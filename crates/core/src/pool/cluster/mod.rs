@@ -3,7 +3,7 @@
 //!
 //! `route.rs` decides on which node a client's next transaction runs, `causal/` whether a standby shows what the client must see;
 //! `standbys.rs` has the pool's servers of the standbys; `fence.rs` ends those of an older epoch, `promoted.rs` those of a standby that was
-//! promoted; `in_flight.rs` notes what is lost with a server, `change.rs` runs a change in a block so that it has a COMMIT; `second_try.rs` runs on the primary what a standby did not run; `reading/` has
+//! promoted; `in_flight/` notes what is lost with a server, `change.rs` runs a change in a block so that it has a COMMIT; `second_try.rs` runs on the primary what a standby did not run; `reading/` has
 //! the transactions that read at a standby; `counters.rs` counts what was sent where.
 
 pub(crate) mod causal;

@@ -11,6 +11,7 @@ use crate::cluster::replayed::Replayed;
 use crate::cluster::view::{Standby, View};
 use crate::context::Env;
 use crate::driver::Endpoint;
+use crate::limits::STANDBYS_MAX;
 use crate::mail::Scarce;
 use crate::pool::cluster::causal::guards::Guard;
 use crate::pool::cluster::causal::must_see::Left;
@@ -18,9 +19,6 @@ use crate::pool::cluster::counters::SentReads;
 use crate::pool::node::{NodePool, REDIAL_US_MAX, Turn};
 use crate::pool::{Branch, Failure, Gate, Pool, PoolState, ServerKind};
 use crate::shared::Counts;
-
-/// Longest list of standbys that a pool goes by: `[clusters]` takes fewer nodes.
-const STANDBYS_MAX: usize = 250;
 
 /// Time after a failed connection during which other standbys are preferred.
 const FAILING_US: u64 = REDIAL_US_MAX;

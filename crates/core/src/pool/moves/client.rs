@@ -174,7 +174,7 @@ fn is_legal(from: &ClientState, to: &ClientState) -> bool {
     matches!(
         (from, to),
         (S::AwaitingServer(_), S::Idle)
-            // A replication client gets its own server with its login.
+            // From Idle to Linked without a wait: a replication client has a server of its own when it has logged in.
             | (S::Idle, S::Linked(_) | S::Waiting(_) | S::DeferredBegin(_))
             | (S::DeferredBegin(_), S::Idle | S::Waiting(_))
             | (S::Waiting(_), S::Linked(_) | S::QueuedBehind(_) | S::Idle | S::Ignoring)

@@ -73,14 +73,14 @@ pub(crate) struct Pipelined {
 impl Pipelined {
     /// Sets the head: a statement that leaves nothing after its answer and was sent to a server at rest.
     pub(crate) fn begin(&mut self, head: Head) {
-        debug_assert!(self.behind.is_empty(), "a server with pipelined was not at rest");
+        debug_assert!(self.behind.is_empty(), "a server with pipelined clients was not at rest");
         self.head = Some(head);
         self.closed = false;
     }
 
     /// Takes the head, because its answer is complete or it is not self-contained any more. No statement may be queued behind it.
     pub(crate) fn end(&mut self) -> Option<Head> {
-        debug_assert!(self.behind.is_empty(), "pipelined were forgotten");
+        debug_assert!(self.behind.is_empty(), "pipelined clients were forgotten");
         self.closed = false;
         self.head.take()
     }

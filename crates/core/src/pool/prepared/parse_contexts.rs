@@ -15,7 +15,7 @@ use pgweir_sql::keeps_parse_context;
 use slotmap::Key as _;
 
 use crate::ids::PoolId;
-use crate::limits::{READING_BYTES_MAX, READINGS_MAX};
+use crate::limits::{PARSE_CONTEXT_BYTES_MAX, PARSE_CONTEXTS_MAX};
 use crate::pool::session::content::Session;
 use crate::pool::session::params::{Params, Tracked};
 
@@ -106,8 +106,8 @@ impl ParseContexts {
         content.extend_from_slice(&pool.data().as_ffi().to_be_bytes());
         let leaves_out = |name: &[u8]| !self.is_of_all && keeps_parse_context(name);
         write(&mut content, (tracked, params), session, leaves_out);
-        let parse_context = (content.len() <= READING_BYTES_MAX).then(|| self.of_content(&content));
-        content.shrink_to(READING_BYTES_MAX);
+        let parse_context = (content.len() <= PARSE_CONTEXT_BYTES_MAX).then(|| self.of_content(&content));
+        content.shrink_to(PARSE_CONTEXT_BYTES_MAX);
         self.scratch = content;
         Known { params: Arc::clone(params), session: Arc::clone(session), parse_context }
     }
@@ -120,7 +120,7 @@ impl ParseContexts {
             known.used = self.clock;
             return known.parse_context;
         }
-        if self.known.len() >= READINGS_MAX
+        if self.known.len() >= PARSE_CONTEXTS_MAX
             && let Some(oldest) = (0..self.known.len()).min_by_key(|&at| self.known[at].used)
         {
             self.known.swap_remove(oldest);
@@ -212,14 +212,14 @@ mod tests {
     fn the_one_unused_for_longest_is_forgotten_and_never_given_again() {
         let mut parse_contexts = ParseContexts::default();
         let (first, second) = (find(&mut parse_contexts, "0", &[]), find(&mut parse_contexts, "1", &[]));
-        for zone in 2..READINGS_MAX {
+        for zone in 2..PARSE_CONTEXTS_MAX {
             find(&mut parse_contexts, &zone.to_string(), &[]);
         }
         assert_eq!(find(&mut parse_contexts, "0", &[]), first);
         find(&mut parse_contexts, "another", &[]);
-        assert_eq!(parse_contexts.known.len(), READINGS_MAX);
+        assert_eq!(parse_contexts.known.len(), PARSE_CONTEXTS_MAX);
         assert_eq!(find(&mut parse_contexts, "0", &[]), first, "it was used");
         assert_ne!(find(&mut parse_contexts, "1", &[]), second);
-        assert_eq!(find(&mut parse_contexts, &"x".repeat(READING_BYTES_MAX), &[]), None);
+        assert_eq!(find(&mut parse_contexts, &"x".repeat(PARSE_CONTEXT_BYTES_MAX), &[]), None);
     }
 }

@@ -24,12 +24,11 @@ use pgweir_wire::backend::TxStatus;
 use crate::context::{Cx, Effect, Env};
 use crate::driver::Driver;
 use crate::ids::ClientId;
+use crate::limits::PROBE_WAIT_US_MAX;
 use crate::pool::cache::key::{Asked, asked, write_key};
 use crate::pool::cache::store::Kept;
 use crate::pool::cache::wal::Stale;
-use crate::pool::cache::{
-    PROBE_WAIT_US_MAX, ProbeWait, QueryCache, SEEING, SEEN_ELSEWHERE, Terms, WRITING, hinted_age_us,
-};
+use crate::pool::cache::{ProbeWait, QueryCache, SEEING, SEEN_ELSEWHERE, Terms, WRITING, hinted_age_us};
 use crate::pool::client::isolation::is_read_committed;
 use crate::pool::client::state::{Account, ClientState, First, Waiting};
 use crate::pool::relay::exchange::group::Group;

@@ -616,7 +616,7 @@ impl Ledger {
         if ends {
             self.leave();
             if self.phase == Phase::CopyIn {
-                // The statement ended although its COPY data did not: the server stopped parse_context it.
+                // The statement ended although its COPY data did not: the server stopped reading it.
                 self.phase = Phase::Normal;
             }
         }

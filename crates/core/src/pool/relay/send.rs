@@ -1,5 +1,5 @@
-//! The way of a linked client's messages to its server. This and `answer` are the busiest code of the product: unchanged messages pass in
-//! runs, without being copied apart.
+//! The way of a linked client's messages to its server, if they are not among those that `plain` passes. Unchanged messages pass in runs, without
+//! being copied apart.
 
 use pgweir_wire::frontend::tag;
 use pgweir_wire::header::{HEADER_LEN, Header};

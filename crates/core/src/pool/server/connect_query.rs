@@ -66,7 +66,7 @@ impl Pool {
         login: Option<Box<AtLogin>>,
     ) {
         if !self.state.policy.tries_startup() {
-            // The machine does not keep sessions here.
+            // This pool keeps no session of its clients (`session_state=pgbouncer`): what the query sets stays on the server.
             return self.session_begins(cx, id, login.as_deref(), Session::default());
         }
         self.begin_question(cx, id, ServerQuestion::AfterConnectQuery(login));

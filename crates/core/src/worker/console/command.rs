@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::cluster::view::Switch;
 use crate::driver::WorkerId;
 use crate::ids::UnpooledId;
-use crate::limits::{CONSOLE_QUERY_BYTES_MAX, NAME_BYTES_MAX};
+use crate::limits::{CONSOLE_QUERY_BYTES_MAX, NAME_BYTES_MAX, TOKEN_BYTES_MAX, VERB_BYTES_MAX};
 use crate::mail::Shutdown;
 use crate::stats::snapshot::StatementSnapshot;
 use crate::stats::{Stats, Window};
@@ -432,12 +432,6 @@ impl Token {
         }
     }
 }
-
-/// Maximum length of a command word.
-const VERB_BYTES_MAX: usize = 15;
-
-/// Maximum length of a value that SET takes, and of any other word.
-const TOKEN_BYTES_MAX: usize = 255;
 
 fn tokens(text: &str, bytes_max: usize) -> Result<Vec<Token>, String> {
     let text = text.trim();

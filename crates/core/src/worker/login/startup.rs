@@ -12,7 +12,7 @@ use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level, Peer};
 use crate::errors::Fault;
 use crate::ids::UnpooledId;
-use crate::limits::{NAME_BYTES_MAX, PARAMETER_BYTES_MAX, STARTUP_PARAMETERS_MAX};
+use crate::limits::{NAME_BYTES_MAX, PARAMETER_BYTES_MAX, STARTUP_PARAMETERS_MAX, USER_BYTES_MAX};
 use crate::pool::Step;
 use crate::pool::client::state::{peer_text, printable};
 use crate::pool::session::content::Session;
@@ -212,9 +212,6 @@ impl Worker {
         params.set(position, full.as_bytes());
     }
 }
-
-/// The maximum length of a user name. PostgreSQL cuts names at 63 bytes, but user lists may have longer ones.
-const USER_BYTES_MAX: usize = 127;
 
 fn name(what: &str, bytes: &[u8], bytes_max: usize) -> Result<Arc<str>, Fault> {
     if bytes.len() > bytes_max {

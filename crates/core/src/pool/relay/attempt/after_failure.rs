@@ -134,7 +134,7 @@ impl ExchangeFailure {
             || !server.state.is_serving();
         let attempt = &server.attempt;
         let is_kept = match self {
-            // ExchangeBytes that are kept for another reason may have been sent before the session was.
+            // Bytes that are kept for another reason may have been sent before the session was.
             ExchangeFailure::SessionRefused => attempt.is_for(KeptFor::SESSION) || attempt.holds_later(),
             // The server may have answered a part of other exchanges already.
             ExchangeFailure::ShapeDiffers

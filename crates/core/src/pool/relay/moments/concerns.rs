@@ -1,5 +1,5 @@
-//! A client that uses no feature pays for none: whether any feature has anything to say about a client on its server. If not, the
-//! moments *answer* and *rest* ask none of them.
+//! Whether any feature concerns a client on its server. If none does, the moments *answer* and *rest* ask no feature, so a client that uses
+//! none pays for none.
 //!
 //! The answer is not kept beside what it follows from: it is found again each time, in a few comparisons, so it cannot be wrong
 //! because a feature forgot to say something.
@@ -20,7 +20,7 @@ impl Link {
         !self.phase.is_plain() || self.is_marked()
     }
 
-    /// The same without the exchange that is under way and its BEGIN: whether the session on the server may be another one than the client's
+    /// Whether a feature other than the present exchange and its BEGIN concerns the client, so that the session on the server may be another one than the client's
     /// session was when the client got the server.
     pub(crate) fn is_marked(&self) -> bool {
         self.touched.is_some()
