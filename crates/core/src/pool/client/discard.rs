@@ -25,14 +25,17 @@ impl Pool {
         let header = Header::peek(bytes);
         let max_bytes = cx.env.rules.config.main.max_packet_size as usize;
         match header {
-            Ok(Some(header)) if header.total() <= max_bytes => match header.tag {
+            Ok(Some(header)) if header.total() <= max_bytes => {
                 // These are answered here, once they are whole.
-                tag::SYNC | tag::FLUSH | tag::CLOSE => match route(header, bytes, false) {
-                    Route::Refused(flaw) => Err(self.reject(cx, id, flaw, header.tag)),
-                    _ => Ok(header),
-                },
-                _ => Ok(header),
-            },
+                let fault = match header.tag {
+                    tag::SYNC | tag::FLUSH | tag::CLOSE => match route(header, bytes, false) {
+                        Route::Refused(flaw) => flaw.fault(header.tag),
+                        _ => None,
+                    },
+                    _ => None,
+                };
+                fault.map_or(Ok(header), |fault| Err(self.refuse_client(cx, id, &fault)))
+            }
             Ok(None) => Err(Step::Wait),
             header => Err(self.refuse_header(cx, id, header)),
         }

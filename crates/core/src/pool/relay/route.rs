@@ -40,6 +40,19 @@ pub(crate) enum Flaw {
     Unknown,
 }
 
+impl Flaw {
+    /// Returns the error for a message of this type; `None` if its type is unknown.
+    pub(crate) fn fault(self, tag: u8) -> Option<Fault> {
+        match self {
+            Flaw::Endless => Some(Fault::TooLarge("portal and statement names are too long".into())),
+            Flaw::Malformed => {
+                Some(Fault::Protocol(format!("invalid message format: '{}'", tag.escape_ascii()).into()))
+            }
+            Flaw::Unknown => None,
+        }
+    }
+}
+
 /// Returns the error for a message that is larger than `max_packet_size`.
 pub(crate) fn oversized(main: &Main, header: Header) -> Option<Fault> {
     let too_large = header.total() > main.max_packet_size as usize;

@@ -366,14 +366,10 @@ impl Pool {
         flaw: Flaw,
         tag: u8,
     ) -> Step {
-        let fault = match flaw {
-            Flaw::Endless => Fault::TooLarge("portal and statement names are too long".into()),
-            Flaw::Unknown => return self.unknown_message(cx, id, tag),
-            Flaw::Malformed => {
-                Fault::Protocol(format!("invalid message format: '{}'", tag.escape_ascii()).into())
-            }
-        };
-        self.refuse_client(cx, id, &fault)
+        match flaw.fault(tag) {
+            Some(fault) => self.refuse_client(cx, id, &fault),
+            None => self.unknown_message(cx, id, tag),
+        }
     }
 
     /// Passes on a message that servers get as it is, and notes the answer that they will owe for it.
