@@ -201,6 +201,11 @@ def test_definitions_are_hashed(poolers, server):
         "create or replace function helper() returns int language sql as 'select 2'",
         "create type kind as enum ('a')",
         "alter type kind add value 'b'",
+        "alter type pair add attribute c int",
+        "alter type pair rename attribute c to d",
+        "alter domain small add constraint below check (value < 1000)",
+        "alter domain small drop constraint below",
+        "alter table apart rename column b to c",
         "create role someone",
         "grant someone to alice",
         "alter role alice set search_path = public",
@@ -209,7 +214,13 @@ def test_definitions_are_hashed(poolers, server):
         "alter database app reset work_mem",
         "select pg_reload_conf()",
         "alter table counted replica identity full",
+        # What comes and goes between two questions.
+        "grant someone to bob; revoke someone from bob",
+        "alter role alice superuser; alter role alice nosuperuser",
     ]
+    # The rows of the second are values of the published table.
+    server.sql("create type pair as (a int, b int); create table apart (b int); create domain small as int")
+    server.sql("alter table counted add column pair pair, add column apart apart[]")
     try:
         with definitions(server, server.log()[mark:]) as session:
             sums = lambda: session.execute("execute pgweir_definitions").fetchone()  # noqa: E731
@@ -217,7 +228,7 @@ def test_definitions_are_hashed(poolers, server):
                 before = sums()
                 server.sql(statement)
                 # PostgreSQL reads its configuration a moment after it was told to.
-                eventually(lambda: sums() != before, statement, timeout_s=20)  # noqa: B023
+                eventually(lambda: sums() != before, statement, timeout_s=40)  # noqa: B023
             before = sums()
             for statement in ("analyze counted", "vacuum counted", "create temporary table mine (id int)", "insert into scratch values (1, 1)"):
                 with server.connect() as outside:
@@ -232,6 +243,7 @@ def test_definitions_are_hashed(poolers, server):
             eventually(lambda: client.execute(READ, [1]) and int(row(pooler)["redefined"]) > redefined, "the cache was closed", timeout_s=30)
     finally:
         server.sql("drop schema if exists first_one cascade; drop function if exists helper; drop type if exists kind; drop role if exists someone")
+        server.sql("drop table apart cascade; drop type pair cascade; drop domain small")
         server.sql("alter table counted replica identity default")
 
 

@@ -117,6 +117,13 @@ pub(super) struct Definitions {
 /// The question for [`Definitions`], after it was prepared: planning it takes longer than answering it.
 pub(super) const DEFINITIONS: &str = "EXECUTE pgweir_definitions";
 
+/// The relations whose columns decide on answers: published tables, composite types, and tables whose rows are values of those.
+const SHAPED: &str = "composed AS MATERIALIZED (SELECT relid FROM t \
+    UNION SELECT oid FROM pg_class WHERE relkind = 'c' AND relnamespace IN (SELECT oid FROM n)), \
+    shaped AS MATERIALIZED (SELECT relid FROM composed UNION SELECT y.typrelid FROM pg_attribute a JOIN pg_type e ON e.oid = a.atttypid \
+    JOIN pg_type y ON y.oid IN (e.oid, e.typelem, e.typbasetype) \
+    WHERE a.attrelid IN (SELECT relid FROM composed) AND a.atttypid >= 16384 AND y.typrelid <> 0)";
+
 /// Returns the first question for [`Definitions`] to a server of this version, which prepares it for the session. Rows that only VACUUM,
 /// ANALYZE or temporary objects change are left out, and rows of PostgreSQL's own that nothing can change.
 pub(super) fn first_definitions(publication: &str, version: u32) -> String {
@@ -154,6 +161,12 @@ pub(super) fn first_definitions(publication: &str, version: u32) -> String {
         texts("mapcfg, maptokentype, mapseqno, xmin", "pg_ts_config_map"),
         texts("roleid, member, xmin", "pg_auth_members"),
         texts("oid, rolname, rolsuper, rolinherit, rolbypassrls", "pg_roles"),
+        // A membership or an attribute that comes and goes between two questions leaves no row behind. PostgreSQL counts its changes, though
+        // it tells the number some seconds later.
+        texts(
+            "oid, pg_stat_get_tuples_inserted(oid), pg_stat_get_tuples_updated(oid), pg_stat_get_tuples_deleted(oid)",
+            "pg_class WHERE oid IN ('pg_authid'::regclass, 'pg_auth_members'::regclass, 'pg_db_role_setting'::regclass)",
+        ),
         texts("oid, xmin", "pg_database WHERE datname = current_database()"),
     ];
     let mut rows = |oid: &str, xmin: &str, from: &str| {
@@ -162,7 +175,12 @@ pub(super) fn first_definitions(publication: &str, version: u32) -> String {
     objects.push(rows(
         "(attrelid::int8 * 2048 + attnum)",
         "xmin",
-        "pg_attribute WHERE attrelid IN (SELECT relid FROM t)",
+        "pg_attribute WHERE attrelid IN (SELECT relid FROM shaped)",
+    ));
+    objects.push(rows(
+        "oid",
+        "xmin",
+        "pg_constraint WHERE contypid IN (SELECT oid FROM pg_type WHERE typtype = 'd' AND typnamespace IN (SELECT oid FROM n))",
     ));
     // A right that is granted and revoked, or a name that is changed back, between two questions leaves the same columns behind.
     objects.push(rows("oid", "xmin", "pg_class WHERE oid IN (SELECT relid FROM t)"));
@@ -182,8 +200,8 @@ pub(super) fn first_definitions(publication: &str, version: u32) -> String {
         |parts: &[String]| format!("(SELECT sum(h)::text FROM ({}) AS all_rows)", parts.join(" UNION ALL "));
     format!(
         "PREPARE pgweir_definitions AS WITH t AS MATERIALIZED ({}), \
-         n AS MATERIALIZED (SELECT oid FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_') \
-         SELECT {}, {}, {}; {DEFINITIONS}",
+         n AS MATERIALIZED (SELECT oid FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_'), \
+         {SHAPED} SELECT {}, {}, {}; {DEFINITIONS}",
         published(publication),
         sum(&publications),
         sum(&objects),
