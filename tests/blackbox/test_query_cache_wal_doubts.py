@@ -159,6 +159,46 @@ def test_definitions_that_change_through_the_pooler(pooled, followed):  # noqa: 
         followed.sql("drop table if exists fresh cascade")
 
 
+HIDDEN = {
+    "do": "do $$begin alter table counted rename to gone; end$$",
+    "function": "select renames()",
+    "in an insert": "insert into others select renames()",
+    "procedure": "call renames_too()",
+    "explain": "explain analyze create table alice.counted as select 1 as id, -1 as value",
+}
+"""Statements that change definitions, and whose command tags do not tell."""
+
+
+@pytest.mark.parametrize("how", HIDDEN)
+@pytest.mark.parametrize("way", ["alone", "prepared", "block", "two phases"])
+def test_definitions_that_a_client_changes_unseen(pooled, followed, how, way):  # noqa: F811
+    """The client that did it is not given what was kept before, although nothing tells pgweir of the change until it asks for definitions again."""
+    followed.sql("drop schema if exists alice cascade; create schema alice authorization alice; alter table counted owner to alice")
+    followed.sql("create table others (a int); grant all on others to public")
+    followed.sql("create function renames() returns int language plpgsql as 'begin alter table counted rename to gone; return 1; end'")
+    followed.sql("create procedure renames_too() language plpgsql as 'begin alter table counted rename to gone; end'")
+    ends = {"block": ["commit"], "two phases": ["prepare transaction 'unseen'", "commit prepared 'unseen'"]}.get(way, [])
+    try:
+        pooler = cached(pooled, query_cache_ddl_ms=60000)
+        until_followed(pooler)
+        with pooler.connect() as client:
+            # A statement of the protocol's would go on with the table that it was prepared with.
+            client.prepare_threshold = None
+            until_hit(pooler, client, READ, [1])
+            if ends:
+                client.execute("begin")
+            client.execute(HIDDEN[how], prepare=way == "prepared")
+            for end in ends:
+                client.execute(end)
+            if how == "explain":
+                assert client.execute(READ, [1]).fetchone() == (-1,)
+            else:
+                with pytest.raises(psycopg.errors.UndefinedTable):
+                    client.execute(READ, [1])
+    finally:
+        followed.sql("drop function renames; drop procedure renames_too; drop table others; drop table if exists gone; drop schema alice cascade")
+
+
 def test_a_reload_that_switches_what_ends_answers(pooled, followed):  # noqa: F811
     """From `wal` to `time` and back: no answer that was kept by the other rule outlives a change beyond the rule's promise."""
     pooler = cached(pooled)

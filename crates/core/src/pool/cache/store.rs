@@ -445,7 +445,7 @@ mod tests {
                 let small: usize = small.map(|(key, kept)| kept.cost(key)).sum();
                 prop_assert_eq!((store.bytes, store.small_bytes), (sum, small));
                 prop_assert!(store.bytes <= 8_000);
-                prop_assert!(store.ghosts.len() <= store.kept.len().max(1));
+                prop_assert!(store.ghosts.len() <= 60);
                 prop_assert!(store.small.len() + store.main.len() >= store.kept.len());
                 prop_assert!(store.small.len() + store.main.len() <= 2 * 60 + STALE_PLACES);
                 let held = store.held(PoolId::default());

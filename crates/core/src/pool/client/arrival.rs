@@ -72,6 +72,7 @@ impl Pool {
                 must_see: None,
                 parse_context: None,
                 wrote_us: 0,
+                redefined_us: 0,
                 seen_probe: 0,
                 probe_wait: ProbeWait::No,
                 reader: None,

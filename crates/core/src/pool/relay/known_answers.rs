@@ -13,6 +13,7 @@
 
 mod comparing;
 pub(crate) mod keeping;
+mod own_changes;
 pub(crate) mod same_read;
 
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use crate::pool::client::isolation::is_read_committed;
 use crate::pool::client::state::{Account, ClientState, First, Waiting};
 use crate::pool::relay::exchange::group::Group;
 use crate::pool::relay::known_answers::keeping::kept_until;
+use crate::pool::relay::known_answers::own_changes::settle_own_changes;
 use crate::pool::{Pool, Step};
 use crate::stats::obstacle::Obstacle;
 use crate::stats::rare_path::RarePath;
@@ -118,7 +120,9 @@ fn judge(
     let age_us = times.now_us.saturating_sub(sent_us);
     let came_first = times.waits_since_us.is_some_and(|since_us| since_us < sent_us);
     let behind_us = terms.behind_us.filter(|_| !came_first);
-    if behind_us.is_none() && sent_us <= account.wrote_us {
+    // The stream tells of rows that the client has changed.
+    let must_show_us = if behind_us.is_none() { account.wrote_us } else { account.redefined_us };
+    if sent_us <= must_show_us {
         return Err(Some(Unfresh::OwnChange));
     }
     if age_us >= terms.ttl_us && !came_first {
@@ -316,10 +320,8 @@ impl Pool {
         let Some(Ok(Question { terms, .. })) = found else { return Lookup::NotAsked };
         let Some(client) = self.clients.get_mut(id) else { return Lookup::NotAsked };
         let now_us = cx.env.now.mono_us;
-        if client.account.wrote_us == WRITING {
-            // Its last change was answered before now, and before it began to wait: a statement that is sent from then on sees it.
-            client.account.wrote_us = waits_since_us.unwrap_or(now_us.saturating_sub(1));
-        }
+        // Its last change was answered before now, and before it began to wait: a statement that is sent from then on sees it.
+        settle_own_changes(&mut client.account, waits_since_us.unwrap_or(now_us.saturating_sub(1)));
         let Some(kept) = cache.store.get(&cache.key) else { return Lookup::Miss(None) };
         let times = Times { now_us, waits_since_us, floor_us: self.state.cache.floor_us };
         let basis = match judge(cx.env, &self.state.database, &mut client.account, kept, terms, &times) {
@@ -446,7 +448,8 @@ impl Pool {
         self.servers.values_mut().for_each(|server| server.incoming.capture = None);
         self.state.look_at_passed_over();
         for client in self.clients.values_mut() {
-            (client.account.wrote_us, client.account.seen_probe) = (WRITING, SEEING);
+            let account = &mut client.account;
+            (account.wrote_us, account.redefined_us, account.seen_probe) = (WRITING, WRITING, SEEING);
             // The next cache gives the same numbers to other settings and rules.
             client.account.reader = None;
         }

@@ -261,15 +261,14 @@ impl Pool {
             replication,
             params,
             statements,
-            unnamed: carried.unnamed.map(|(query, types)| {
-                Box::new(Unnamed { query: Vec::from(query).into(), types: Vec::from(types).into() })
-            }),
+            unnamed: carried.unnamed.map(unnamed),
             session,
             startup,
             own: None,
             parse_context: None,
             // What it last sent to the process before this one may not be answered yet.
             wrote_us: WRITING,
+            redefined_us: WRITING,
             seen_probe: SEEING,
             probe_wait: ProbeWait::No,
             reader: None,
@@ -395,6 +394,11 @@ fn session(settings: &[(ByteVec, ByteVec)], prepared: Option<&[(ByteVec, ByteVec
         .filter_map(|(name, text)| Prepared::movable(name, text, ParseContext::UNDETERMINED))
         .for_each(|known| session.prepare(known));
     session
+}
+
+/// Returns the unnamed statement that was carried.
+fn unnamed((query, types): (ByteVec, ByteVec)) -> Box<Unnamed> {
+    Box::new(Unnamed { query: Vec::from(query).into(), types: Vec::from(types).into() })
 }
 
 /// Returns the possible effects of a transaction on its session. The predecessor did not carry what exactly the transaction did: it may

@@ -180,6 +180,7 @@ impl Pool {
             parse_context: _,
             // The successor has no answers of this process.
             wrote_us: _,
+            redefined_us: _,
             seen_probe: _,
             probe_wait: _,
             reader: _,

@@ -17,7 +17,7 @@ use crate::pool::cache::key::analysis_key;
 use crate::pool::cache::wal::analyses::Known;
 use crate::pool::cache::wal::catalog::names_day;
 use crate::pool::cache::wal::{Dependence, Fill, FollowedDatabases};
-use crate::pool::cache::{QueryCache, SEEING, SEEN_ELSEWHERE, WRITING};
+use crate::pool::cache::{QueryCache, SEEING, SEEN_ELSEWHERE};
 use crate::pool::client::isolation::default_isolation;
 use crate::pool::client::state::ClientState;
 use crate::pool::relay::exchange::group::Group;
@@ -91,7 +91,7 @@ impl Pool {
         // What a COMMIT makes visible was noted when it was sent.
         let may_change = read.is_none() && !self.is_block_alone(env, id, bytes);
         if may_change {
-            self.clients.get_mut(id)?.account.wrote_us = WRITING;
+            self.note_own_change(env, id, bytes);
         }
         if let Some(server) = self.servers.get_mut(server_id) {
             // A statement is analysed in the session in which it ran.
