@@ -87,7 +87,7 @@ impl Catalog {
         if let Some(word) = outside_name(text) {
             return Some(Outside::Word(word));
         }
-        if names_day(text) || may_hide_letters(text) || names_day(messages) {
+        if names_day(text) || may_hide_letters(text) || names_day(messages) || has_json_escape(messages) {
             return Some(Outside::Day);
         }
         let mut refused = None;
@@ -133,13 +133,39 @@ pub(crate) fn numbers(list: &[u8]) -> Option<Vec<u32>> {
 }
 
 /// Whether the bytes have the name of a day, in any case, with no letter next to it. PostgreSQL reads such a word in a literal, or in a value, as
-/// a time that depends on the present one. A backslash may stand between its letters.
+/// a time that depends on the present one. Between its letters may be a backslash, a quote (in ranges and arrays), or the end of a line and of a
+/// part of the literal.
 pub(crate) fn names_day(bytes: &[u8]) -> bool {
-    if bytes.contains(&b'\\') {
-        let plain: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != b'\\').collect();
-        return has_day(bytes) || has_day(&plain);
+    if has_day(bytes) {
+        return true;
     }
-    has_day(bytes)
+    if !bytes.iter().any(|byte| matches!(byte, b'\\' | b'"' | b'\'')) {
+        return false;
+    }
+    let plain: Vec<u8> = bytes.iter().copied().filter(|byte| !matches!(byte, b'\\' | b'"')).collect();
+    has_day(&plain) || has_day(&joined(&plain))
+}
+
+/// Returns the bytes with the parts of each literal that goes on in another line put together.
+fn joined(bytes: &[u8]) -> Vec<u8> {
+    let mut joined = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((&first, behind)) = rest.split_first() {
+        let blanks = behind.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        let is_line = behind[..blanks].iter().any(|byte| matches!(byte, b'\n' | b'\r'));
+        if first == b'\'' && is_line && behind.get(blanks) == Some(&b'\'') {
+            rest = &behind[blanks + 1..];
+        } else {
+            joined.push(first);
+            rest = behind;
+        }
+    }
+    joined
+}
+
+/// Whether a value may have letters that JSON writes as numbers.
+fn has_json_escape(messages: &[u8]) -> bool {
+    messages.windows(2).any(|pair| pair == b"\\u")
 }
 
 fn has_day(bytes: &[u8]) -> bool {
@@ -224,6 +250,15 @@ mod tests {
             catalog.outside(b"select * from t where at = any($1)", br#"{"n\ow"}"#),
             Some(Outside::Day)
         );
+        for text in [
+            "select lower('[n\"o\"w,infinity)'::tstzrange)",
+            "select 'n'\n  'ow'::timestamptz",
+            "select 'to'\r\n'day'::date",
+        ] {
+            assert_eq!(catalog.outside(text.as_bytes(), b""), Some(Outside::Day), "{text}");
+        }
+        assert_eq!(catalog.outside(b"select 'n', 'ow', a\nfrom t where b = 'x'\n and c = 'y'", b""), None);
+        assert_eq!(catalog.outside(b"select $1::jsonb", br#"["n\u006fw"]"#), Some(Outside::Day));
         let text = b"select * from t where at < $1";
         assert_eq!(catalog.outside(text, b"B\0\0\0\x10\0\0yesterday\0"), Some(Outside::Day));
         assert_eq!(catalog.outside(text, b"B\0\0\0\x10\0\0yesterdays\0"), None);
