@@ -179,6 +179,29 @@ fn a_timeout_of_the_client_before_ends_no_statement_of_the_next_one() {
     }
 }
 
+/// The server ends the session while it is asked what the session holds, or before it got the question.
+#[test]
+fn the_end_of_a_session_that_is_looked_at_is_told_as_the_server_says_it() {
+    for is_asked_first in [true, false] {
+        let mut rig = Rig::new("");
+        let client = rig.client("alice");
+        let server = rig.dialed();
+        rig.send(client, &fe::query("SET a.b = 1"));
+        rig.gets(server);
+        let (done, end) =
+            ([be::complete("SET"), be::ready('I')].concat(), be::fatal("57P01", "terminating connection"));
+        if is_asked_first {
+            rig.send(server, &done);
+            assert!(!rig.raw(server).is_empty(), "it is asked");
+            rig.send(server, &end);
+        } else {
+            rig.send(server, &[done, end].concat());
+        }
+        assert_eq!(rig.gets(client), ["Complete SET", "Ready I", "FATAL 57P01 terminating connection"]);
+        assert!(rig.is_closed(client) && rig.is_closed(server));
+    }
+}
+
 #[test]
 fn more_pins_than_allowed_are_refused_with_the_reason() {
     let mut rig = Rig::new("max_pinned = 1");

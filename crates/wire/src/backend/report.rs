@@ -46,6 +46,12 @@ impl<'a> ErrorFields<'a> {
         self.field(b'V').or_else(|| self.field(b'S'))
     }
 
+    /// Whether the server ends the session with this.
+    #[must_use]
+    pub fn ends_session(&self) -> bool {
+        matches!(self.severity(), Some(b"FATAL" | b"PANIC"))
+    }
+
     /// Returns the SQLSTATE.
     #[must_use]
     pub fn code(&self) -> Option<&'a [u8]> {

@@ -32,9 +32,7 @@ impl Pool {
     /// Handles a whole ErrorResponse.
     pub(crate) fn server_error<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, message: &[u8]) {
         let body = &message[HEADER_LEN..];
-        let fatal = ErrorFields::parse(body)
-            .ok()
-            .is_some_and(|fields| matches!(fields.severity(), Some(b"FATAL" | b"PANIC")));
+        let fatal = ErrorFields::parse(body).is_ok_and(|fields| fields.ends_session());
         if fatal && self.outlives_shutdown(cx, id, message) {
             return self.lose_server(cx, id, "the server ended the session".into());
         }
@@ -88,7 +86,7 @@ impl Pool {
             }
             Owner::Hidden(Purpose::Replay) => {}
             // It is no answer. The groups queued behind it have not begun, and run elsewhere when the connection ends.
-            Owner::Hidden(_) if fatal && self.is_busy(id) => self.unasked_error(cx, id, message, fatal),
+            Owner::Hidden(_) if fatal && self.is_missed(id) => self.unasked_error(cx, id, message, fatal),
             Owner::Hidden(Purpose::Commit) => self.change_failed(cx, id, message),
             Owner::Hidden(purpose) => self.hidden_failed(cx, id, purpose, body),
         }
@@ -157,8 +155,10 @@ impl Pool {
         client.is_some_and(|client| self.outlives_server(cx, client, id, message.len()))
     }
 
-    fn is_busy(&self, id: ServerId) -> bool {
-        self.servers.get(id).is_some_and(|server| server.state.is_serving())
+    /// Whether the server's client would notice the end of the server: it runs statements there, or has left something in the session.
+    fn is_missed(&self, id: ServerId) -> bool {
+        let state = self.servers.get(id).map(|server| &server.state);
+        state.is_some_and(|state| state.is_serving() || state.auditing().is_some())
     }
 
     /// Sends the client PostgreSQL's error for a name that is in use, with the client's own name for the statement.

@@ -4,8 +4,9 @@
 
 pub(crate) mod after_failure;
 
+use pgweir_wire::backend::{self, ErrorFields};
 use pgweir_wire::frontend::{BindHead, tag};
-use pgweir_wire::{HEADER_LEN, Messages};
+use pgweir_wire::{HEADER_LEN, Message, Messages};
 
 use crate::buffer_pool::BufferPool;
 use crate::ledger::Unexpected;
@@ -207,16 +208,24 @@ fn names_statement(bytes: &[u8]) -> bool {
 
 impl Pool {
     /// Checks that the server sent an answer to an earlier request. A server that owed nothing cannot have answered a request that was sent
-    /// only now.
+    /// only now; but it may have ended its session at any time.
     pub(crate) fn was_asked_first(&self, id: ServerId, behind: &[u8]) -> Result<(), Unexpected> {
         if self.servers.get(id).is_none_or(|server| server.ledger.is_at_rest()) {
             return Ok(());
         }
         let mut messages = Messages::of(behind);
-        let answer = messages.by_ref().map(|message| message.tag()).find(|tag| !comes_unasked(*tag));
-        // The next type is known before the rest of its header.
-        let next = behind.get(messages.position()).copied().filter(|tag| !comes_unasked(*tag));
-        match answer.or(next) {
+        let answer = messages.by_ref().find(|message| !comes_unasked(message.tag()));
+        let ends_session = |message: Message<'_>| {
+            message.tag() == backend::tag::ERROR
+                && ErrorFields::parse(message.body()).is_ok_and(|fields| fields.ends_session())
+        };
+        if answer.is_some_and(ends_session) {
+            return Ok(());
+        }
+        // The next type is known before the rest of its header, and that of an error before what it says.
+        let next = behind.get(messages.position()).copied();
+        let next = next.filter(|tag| *tag != backend::tag::ERROR && !comes_unasked(*tag));
+        match answer.map(|message| message.tag()).or(next) {
             Some(tag) => Err(Unexpected { tag, expected: "nothing" }),
             None => Ok(()),
         }
