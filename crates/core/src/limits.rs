@@ -64,7 +64,7 @@ pub(crate) const UNSEEN_US: u64 = 100_000;
 
 /// A message of a server that must be understood is read whole up to this size; a larger one ends the
 /// connection, unless it is one that can pass in pieces (rows, COPY data, notices and errors for a client).
-pub const SERVER_ERROR_BYTES_MAX: usize = 1024 * 1024;
+pub const SERVER_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 
 /// The body of a client's password or SASL message; PostgreSQL's PG_MAX_AUTH_TOKEN_LENGTH is 65535.
 pub const PASSWORD_BYTES_MAX: usize = 65_535;
@@ -183,7 +183,7 @@ pub const PARSE_CONTEXTS_MAX: usize = 256;
 /// Maximum size of the names and values of a parse context's settings; statements that are prepared under larger ones are not shared.
 pub const PARSE_CONTEXT_BYTES_MAX: usize = 8 * 1024;
 
-/// The number of times that a server is asked for the state of its session, or to send a mark, before its client keeps it.
+/// The number of times that a server is asked for the state of its session, or to send a barrier, before its client keeps it.
 pub const AUDIT_ATTEMPTS_MAX: u8 = 3;
 
 /// Maximum number of a pool's routines that are known to ask for drawn values; with more, every statement is taken for one that asks. The

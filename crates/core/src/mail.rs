@@ -183,8 +183,13 @@ pub enum Mail {
     Suspect(Suspicion),
     /// News of a database that the sender follows, in order.
     Followed(FollowedNews),
-    /// Clients of the sender ask for answers of this database, which the receiver follows. `true`: a client waits for the next probe.
-    WantProbe(Arc<str>, bool),
+    /// Clients of the sender ask for answers of a database that the receiver follows.
+    WantProbe {
+        /// The name of the database.
+        database: Arc<str>,
+        /// Whether a client waits for the next probe.
+        client_waits: bool,
+    },
     /// A server of this database, which the receiver follows, is not the PostgreSQL server whose changes are followed.
     OtherNode(Arc<str>),
     /// The control plane requests a part of the worker's state; [`Question::Seen`] answers.

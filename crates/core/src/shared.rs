@@ -145,6 +145,11 @@ struct Book {
 /// The number of clients that a worker is given before the next one is used: few clients batch better on one worker.
 const FILL_FIRST_CLIENTS: u32 = 64;
 
+/// Locks a value, also after a panic in another thread: each change here is a single insert or replacement, so that none is half done.
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Shared {
     /// Returns the state of a process with this number of workers.
     #[must_use]
@@ -230,7 +235,7 @@ impl Shared {
 
     /// Replaces the view of a cluster for all workers: a worker that gets bytes looks at [`Shared::views_told`] first.
     pub(crate) fn tell_view(&self, view: &Arc<View>) {
-        self.views_book().insert(Arc::clone(&view.cluster), Arc::clone(view));
+        lock(&self.views).insert(Arc::clone(&view.cluster), Arc::clone(view));
         self.views_told.fetch_add(1, Ordering::Release);
     }
 
@@ -242,29 +247,22 @@ impl Shared {
 
     /// The present view of each cluster.
     pub(crate) fn views(&self) -> Vec<Arc<View>> {
-        self.views_book().values().cloned().collect()
+        lock(&self.views).values().cloned().collect()
     }
 
     /// Removes the view of a cluster that is not watched any more.
     pub(crate) fn forget_view(&self, cluster: &str) {
-        self.views_book().remove(cluster);
-    }
-
-    fn views_book(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Arc<View>>> {
-        // As with `book`.
-        self.views.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.views).remove(cluster);
     }
 
     /// Replaces the state of the virtual address that SHOW VIP shows.
     pub fn tell_vip(&self, report: Option<VipReport>) {
-        // As with `book`.
-        *self.vip.lock().unwrap_or_else(PoisonError::into_inner) = report;
+        *lock(&self.vip) = report;
     }
 
     /// The state of the virtual address; `None` if `vip` is not set.
     pub(crate) fn vip(&self) -> Option<VipReport> {
-        // As with `book`.
-        self.vip.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.vip).clone()
     }
 
     /// Counts a worker that has ended the clients of an address that has left the process.
@@ -317,14 +315,12 @@ impl Shared {
 
     /// Replaces the rows of SHOW LIMITS.
     pub fn tell_limits(&self, limits: Vec<LimitReport>) {
-        // As with `book`.
-        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+        *lock(&self.limits) = limits;
     }
 
     /// The rows of SHOW LIMITS.
     pub(crate) fn limits(&self) -> Vec<LimitReport> {
-        // As with `book`.
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.limits).clone()
     }
 
     /// The number of workers.
@@ -340,8 +336,7 @@ impl Shared {
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        // Every change below is a single insert: a panic in another place cannot have left it half done.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.book)
     }
 
     /// The counters of a database.

@@ -1,5 +1,5 @@
-//! A pool's connections to one PostgreSQL: in which lists they are, who waits for them, whether further ones can be opened, the
-//! number that are worth to be busy. A pool has one node; with a cluster it has the primary, and each standby that it reads from.
+//! A pool's connections to one PostgreSQL: in which lists they are, which clients wait for them, whether further ones can be opened,
+//! and how many of them it pays to keep busy. A pool has one node; with a cluster it has the primary, and each standby that it reads from.
 
 use std::collections::VecDeque;
 

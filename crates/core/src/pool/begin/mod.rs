@@ -140,7 +140,7 @@ impl Pool {
         let account = account.filter(|account| answers(account.replication));
         match account.map(|_| self.state.policy.mode) {
             Some(PoolMode::Transaction) => main.defer_begin,
-            // Its server is the client's anyway.
+            // The client keeps its server, with or without this BEGIN.
             Some(PoolMode::Session) if main.defer_begin != DeferBegin::Off => DeferBegin::Packet,
             _ => DeferBegin::Off,
         }
@@ -262,7 +262,7 @@ impl Pool {
         });
         ahead.add(Entry::new(owner, Kind::Execute), |out| frontend::encode_execute(out, b"", 0));
         if uses_earlier_portal(bytes) {
-            // It would be that of BEGIN.
+            // The unnamed portal would be that of BEGIN.
             let closes = |out: &mut Vec<u8>| frontend::encode_close(out, Target::Portal, b"");
             ahead.add(Entry::new(owner, Kind::Close), closes);
         }
@@ -302,7 +302,7 @@ impl Pool {
             }
             LinkPhase::Repair(Repair::Awaited { group, .. }) if !group.is_whole() => {
                 *group = whole;
-                // Nothing of it happens.
+                // The server executes nothing of the group.
                 link.touched = None;
                 true
             }

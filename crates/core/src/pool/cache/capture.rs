@@ -12,7 +12,7 @@ use pgweir_wire::frontend::tag;
 use crate::context::Env;
 use crate::ids::ClientId;
 use crate::pool::cache::comparison::Difference;
-use crate::pool::cache::store::{Store, Underway};
+use crate::pool::cache::store::{CaptureBytes, Store};
 use crate::pool::cache::wal::{ChangesMade, Fill};
 use crate::pool::relay::exchange::whole_messages;
 use crate::stats::statements::Running;
@@ -64,7 +64,7 @@ pub(crate) struct Capture {
     bytes: Vec<u8>,
     /// The position in `bytes` of the next message.
     next: usize,
-    underway: Underway,
+    underway: CaptureBytes,
     /// The number of bytes that all captures may take together.
     underway_max: usize,
 }
@@ -239,11 +239,11 @@ mod tests {
         tags.bytes().flat_map(|tag| message(tag, &body(tag))).collect()
     }
 
-    fn capture(asked: &str, bytes_max: usize) -> (Capture, Underway) {
+    fn capture(asked: &str, bytes_max: usize) -> (Capture, CaptureBytes) {
         capture_in(&Store::new(10_000), asked, bytes_max)
     }
 
-    fn capture_in(store: &Store, asked: &str, bytes_max: usize) -> (Capture, Underway) {
+    fn capture_in(store: &Store, asked: &str, bytes_max: usize) -> (Capture, CaptureBytes) {
         let messages: Vec<u8> = asked.bytes().flat_map(|tag| message(tag, b"x\0")).collect();
         let what = (Arc::from(&b"key"[..]), SentAt { at_us: 1, age: 0, changes: 0 });
         let (client, statement) = (ClientId::default(), Running::default());

@@ -15,7 +15,7 @@ use crate::pool::cache::wal::Dependence;
 
 /// The number of bytes that an answer counts for besides its key and its messages: places in the index and in a queue, allocations.
 const OVERHEAD_BYTES: usize = 256;
-/// The share of the small queue: one of this number of bytes.
+/// The part of all bytes that the answers of the small queue may take: one in this number.
 const SMALL_SHARE: usize = 10;
 /// The number of places in the queues that may be out of date however few answers there are.
 const STALE_PLACES: usize = 64;
@@ -54,9 +54,9 @@ pub(crate) struct Held {
 
 /// The number of bytes in captures. They count in the store's bound, so that answers on their way and answers that are kept have one limit.
 #[derive(Clone, Default)]
-pub(crate) struct Underway(Arc<AtomicUsize>);
+pub(crate) struct CaptureBytes(Arc<AtomicUsize>);
 
-impl Underway {
+impl CaptureBytes {
     pub(crate) fn add(&self, bytes: usize) {
         self.0.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -90,7 +90,7 @@ pub(crate) struct Store {
     is_ghost: HashSet<u64>,
     hasher: RandomState,
     held: HashMap<PoolId, Held>,
-    underway: Underway,
+    underway: CaptureBytes,
     /// The number of bytes that count in the bound and belong to no answer.
     other_bytes: usize,
     serial: u64,
@@ -109,7 +109,7 @@ impl Store {
             is_ghost: HashSet::new(),
             hasher: RandomState::new(),
             held: HashMap::new(),
-            underway: Underway::default(),
+            underway: CaptureBytes::default(),
             other_bytes: 0,
             serial: 0,
         }
@@ -121,7 +121,7 @@ impl Store {
     }
 
     /// Returns the counter of the bytes in captures. Each capture shares it.
-    pub(crate) fn underway(&self) -> &Underway {
+    pub(crate) fn underway(&self) -> &CaptureBytes {
         &self.underway
     }
 

@@ -6,7 +6,7 @@
 use crate::context::Cx;
 use crate::driver::{Driver, Level};
 use crate::ids::ServerId;
-use crate::limits::SERVER_ERROR_BYTES_MAX;
+use crate::limits::SERVER_MESSAGE_BYTES_MAX;
 use crate::pool::Pool;
 use crate::pool::catalog::graph::Graph;
 use crate::pool::catalog::question::catalog_question;
@@ -94,7 +94,7 @@ impl Pool {
                 if pool.session_checks.are_wanted() {
                     pool.routines.learn(&graph);
                 }
-                if answer.bytes > SERVER_ERROR_BYTES_MAX {
+                if answer.bytes > SERVER_MESSAGE_BYTES_MAX {
                     pool.reach = Reach::default();
                     pool.routines.cut();
                 } else {

@@ -263,7 +263,7 @@ impl Pool {
     pub(crate) fn known_failure(&self, env: &Env, branch: Branch) -> Option<Fault> {
         let pool = &self.state;
         if let Some(cluster) = &pool.cluster {
-            // Its nodes may be other ones soon: clients wait.
+            // The cluster may have another primary soon, so clients wait.
             return cluster.refuses_at_once(env, branch);
         }
         let failure = pool.node.failure.as_ref()?;

@@ -30,7 +30,7 @@ impl Pool {
         }
     }
 
-    /// The same for the servers of a primary and of standbys.
+    /// Gives the servers of a primary, and of standbys, to clients that wait for them.
     #[cold]
     fn hand_out_at_nodes<D: Driver>(&mut self, cx: &mut Cx<'_, D>) {
         self.ask_positions(cx);
@@ -40,7 +40,7 @@ impl Pool {
         }
     }
 
-    /// The same for the servers of one node.
+    /// Gives the servers of one node to clients that wait for them.
     fn hand_out_at<D: Driver>(&mut self, cx: &mut Cx<'_, D>, branch: Branch) {
         let awaits_greeting = self.confirms_greeting(cx, branch);
         if !awaits_greeting {
@@ -129,7 +129,7 @@ impl Pool {
         client: ClientId,
     ) -> bool {
         if !self.is_passed_over(client) && self.answer_waiting(cx, client) {
-            // It may be back before the pool looks at its place, and has no right to that place then.
+            // If it asks again before the pool looks at its place, it must wait at the end.
             self.state.node_at_mut(branch).leave_queue();
             self.client_resume(cx, client);
             return true;

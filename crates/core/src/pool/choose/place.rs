@@ -62,8 +62,8 @@ impl Pool {
         if server.kept_for.is_some() || client.account.own.is_some() {
             self.take_own(id, server_id);
         }
-        self.log_debug(cx, |worker, _| {
-            let (client, server) = worker.log_names(id, server_id)?;
+        self.log_debug(cx, |pool, _| {
+            let (client, server) = pool.log_names(id, server_id)?;
             Some(format!("{client} gets {server} after {waited_us} us"))
         });
         self.end_affinity(Some(server_id), id);

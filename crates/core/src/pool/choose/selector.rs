@@ -74,7 +74,7 @@ impl Pool {
             self.state.node_at_mut(branch).pace.note_woken(pipelines.takers.saturating_add(1));
             return Place::Alone(server);
         }
-        // Those that were left to come to rest may as well go on.
+        // No free server is left, so those that were to come to rest take statements, too.
         let anywhere = self.look_at_pipelines(cx, branch, (id, wish), u32::MAX);
         anywhere.best.map_or(Place::Open, |server| Place::Behind(server, wish.estimate_us))
     }

@@ -113,7 +113,7 @@ impl Pool {
     /// Lets the client's server go on after the client took all bytes.
     pub(crate) fn client_drained<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        // It has its answer now: only from here on can it be idle.
+        // Only now, with its answer sent, may the client count as idle.
         client.account.active_us = cx.env.now.mono_us;
         if let ClientState::Linked(link) = &client.state {
             let server = link.server;

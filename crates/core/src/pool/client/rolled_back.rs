@@ -67,8 +67,8 @@ pub(super) const TAKEN_BACK: Marks = Marks::SETTINGS
     .and(Marks::READS_LOCALLY);
 
 impl Pool {
-    /// The client's server is lost, or is about to be: its session goes on without it. `false`: it has lost more than its transaction, or
-    /// what became of that is not known. `unseen_bytes`: of what the server sent, so much at the end went to no client.
+    /// Lets a client's session go on without its server, which is lost or about to be. Returns `false` if the client has lost more than its
+    /// transaction, or if the transaction's outcome is not known. `unseen_bytes` is how many of the last bytes of the server no client has got.
     pub(crate) fn outlives_server<D: Driver>(
         &mut self,
         cx: &mut Cx<'_, D>,
@@ -144,7 +144,7 @@ impl Pool {
                 return self.discard(id, bytes.len(), header);
             }
             _ if knows == RolledBack::Ignoring => return self.discard(id, bytes.len(), header),
-            // It executes nothing.
+            // A Close executes nothing, so it is answered here.
             tag::CLOSE if bytes.len() < header.total() => return Step::Wait,
             tag::CLOSE => return self.close_after_loss(cx, id, header, bytes),
             _ => {}

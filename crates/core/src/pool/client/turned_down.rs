@@ -41,7 +41,7 @@ impl Pool {
             return false;
         }
         account.active_us = cx.env.now.mono_us;
-        // It may be back before the pool looks at its place, and has no right to that place then.
+        // If it asks again before the pool looks at its place, it must wait at the end.
         let branch = account.branch;
         self.state.node_at_mut(branch).clients.retain(|&other| other != id);
         let inbox = std::mem::take(&mut client.inbox);

@@ -111,7 +111,7 @@ impl Pool {
     #[inline(never)]
     pub(crate) fn run_in_block(&mut self, env: &mut Env, id: ClientId, branch: Branch, bytes: &[u8]) {
         let Some(account) = self.clients.get(id).map(|client| &client.account) else { return };
-        // An unnamed statement of before would go ahead of it.
+        // An unnamed statement that was prepared earlier would have to be sent ahead of the BEGIN.
         let may = account.unnamed.is_none() && !self.are_numbers_refused() && branch.is_primary();
         if !may || self.state.policy.mode != PoolMode::Transaction {
             return;

@@ -31,7 +31,7 @@ const SWITCHED_OVER: &str = "the cluster switches over";
 /// Why a server is closed whose node is down or refused.
 const CUT_OFF: &str = "the node is not the primary any more";
 
-/// The same of a standby.
+/// Why a server of a standby is closed whose node is down or refused.
 const DOWN: &str = "the standby is down or refused";
 
 /// Why a server is closed whose transaction lasted longer than its node is drained.

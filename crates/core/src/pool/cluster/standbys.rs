@@ -275,7 +275,7 @@ impl PoolState {
         let is_free = |known: &StandbyPool| known.standby.is_none() && known.node.is_vacant();
         let first = Branch::PLACES_APART;
         if let Some(place) = self.standbys.iter().skip(first).position(is_free) {
-            // Its clients may still name the place.
+            // Clients that read at the standby that was at this place may still name the place.
             new.left = self.standbys[place + first].left;
             let old = std::mem::replace(&mut self.standbys[place + first], new);
             if let Some(cluster) = self.cluster.as_deref_mut() {

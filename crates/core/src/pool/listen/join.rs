@@ -156,13 +156,13 @@ impl Pool {
         text.extend_from_slice(b"NOTIFY ");
         pgweir_sql::quote_identifier(&mut text, &barrier.channel);
         text.extend_from_slice(format!(",'{}';", barrier.number).as_bytes());
-        self.ask_to_mark(cx, id, &text);
+        self.ask_for_barrier(cx, id, &text);
         let version = self.servers[id].at.version;
         let text = own_settings::question(version, Asks::Little, &statement(b"UNLISTEN ", &barrier.channel));
         self.send_hidden(cx, id, Purpose::Audit, &text);
     }
 
-    fn ask_to_mark<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &[u8]) {
+    fn ask_for_barrier<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, text: &[u8]) {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.active_us = cx.env.now.mono_us;
         if let Some(auditing) = server.state.auditing_mut() {
@@ -175,7 +175,7 @@ impl Pool {
     }
 
     /// All that was asked for with a barrier is answered.
-    pub(crate) fn mark_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
+    pub(crate) fn barrier_answered<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId, client: ClientId) {
         let Some(auditing) = self.servers[id].state.auditing() else { return };
         let (failed, stage) = (auditing.answer.failed.is_some(), auditing.stage);
         let again = failed && auditing.attempts < AUDIT_ATTEMPTS_MAX;
@@ -186,7 +186,9 @@ impl Pool {
         match stage {
             Stage::BarrierSent(_) if again => self.barrier(cx, id, client),
             Stage::BarrierSent(reasons) => self.not_met(cx, id, client, reasons),
-            Stage::BarrierSeen(_) if again => self.ask_to_mark(cx, id, &statement(b"UNLISTEN ", &channel)),
+            Stage::BarrierSeen(_) if again => {
+                self.ask_for_barrier(cx, id, &statement(b"UNLISTEN ", &channel));
+            }
             Stage::BarrierSeen(reasons) if has_barrier => self.met(cx, id, client, reasons.with(doubt)),
             Stage::BarrierSeen(reasons) => {
                 self.set_stage(id, Stage::Meeting(reasons.with(doubt)));

@@ -25,7 +25,7 @@ impl Pool {
             .iter()
             .chain(&listener.joining)
             .for_each(|channel| notify_listener.leave(channel, id));
-        notify_listener.forget_marks(id);
+        notify_listener.forget_barriers(id);
     }
 
     /// Whether this server is the pool's notify listener, or will be after its login.
@@ -56,10 +56,10 @@ impl Pool {
 
     /// Handles a barrier that a client's server has received: after the client's own barrier only the notify listener's notifications
     /// count. Returns `false` if the notification is no barrier.
-    pub(crate) fn server_marks(&mut self, client: ClientId, told: &NotificationResponse<'_>) -> bool {
+    pub(crate) fn server_sent_barrier(&mut self, client: ClientId, told: &NotificationResponse<'_>) -> bool {
         let listener = self.listener(client).filter(|listener| *listener.barrier.channel == *told.channel);
         let Some(listener) = listener else { return false };
-        if listener.is_its_mark(told.payload)
+        if listener.is_its_barrier(told.payload)
             && let Some((server, Stage::BarrierSent(reasons))) = self.stage_of(client)
         {
             self.set_stage(server, Stage::BarrierSeen(reasons));
@@ -74,7 +74,7 @@ impl Pool {
         if *notify_listener.barriers_channel != *told.channel {
             return false;
         }
-        if let Some((number, client)) = notify_listener.take_mark(told.payload)
+        if let Some((number, client)) = notify_listener.take_barrier(told.payload)
             && let Some(listener) =
                 self.account_mut(client).and_then(|account| account.listener.as_deref_mut())
         {

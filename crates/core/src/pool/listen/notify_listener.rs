@@ -52,7 +52,7 @@ impl NotifyListener {
     }
 
     /// Takes the barrier with this payload, which the listener has received. Returns the barrier's number and its client.
-    pub(crate) fn take_mark(&mut self, payload: &[u8]) -> Option<(u64, ClientId)> {
+    pub(crate) fn take_barrier(&mut self, payload: &[u8]) -> Option<(u64, ClientId)> {
         let at = self.barriers.iter().position(|(number, _)| is_number(payload, *number))?;
         Some(self.barriers.swap_remove(at))
     }
@@ -79,7 +79,7 @@ impl NotifyListener {
     }
 
     /// A client's barriers are of no use any more.
-    pub(crate) fn forget_marks(&mut self, client: ClientId) {
+    pub(crate) fn forget_barriers(&mut self, client: ClientId) {
         self.barriers.retain(|(_, other)| *other != client);
     }
 
@@ -97,7 +97,7 @@ impl NotifyListener {
     }
 }
 
-/// A mark that a client's server is asked to send to the notify listener and to itself, so that both know which notifications came
+/// A barrier that a client's server is asked to send to the notify listener and to itself, so that both know which notifications came
 /// before.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Barrier {
@@ -196,7 +196,7 @@ impl Listener {
     }
 
     /// Whether a barrier is the one that was asked for last.
-    pub(crate) fn is_its_mark(&self, payload: &[u8]) -> bool {
+    pub(crate) fn is_its_barrier(&self, payload: &[u8]) -> bool {
         is_number(payload, self.barrier.number)
     }
 
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_taken_once() {
+    fn a_barrier_is_taken_once() {
         let client = ClientId::default();
         let mut notify_listener = NotifyListener::new(ServerId::default(), *b"\0\x01\xff45678");
         assert_eq!(*notify_listener.barriers_channel, *b"pgweir_0001ff3435363738");
@@ -333,17 +333,17 @@ mod tests {
                 Barrier { channel: notify_listener.barriers_channel.clone(), number }
             );
         }
-        assert_eq!(notify_listener.take_mark(b"2"), Some((2, client)));
+        assert_eq!(notify_listener.take_barrier(b"2"), Some((2, client)));
         assert_eq!(
             (
-                notify_listener.take_mark(b"2"),
-                notify_listener.take_mark(b"x"),
-                notify_listener.take_mark(b"")
+                notify_listener.take_barrier(b"2"),
+                notify_listener.take_barrier(b"x"),
+                notify_listener.take_barrier(b"")
             ),
             (None, None, None)
         );
-        notify_listener.forget_marks(client);
-        assert_eq!(notify_listener.take_mark(b"3"), None);
+        notify_listener.forget_barriers(client);
+        assert_eq!(notify_listener.take_barrier(b"3"), None);
     }
 
     #[test]

@@ -25,7 +25,7 @@ impl Pool {
         message: &[u8],
     ) {
         let Some(told) = parsed(message) else { return };
-        if self.server_marks(client_id, &told) {
+        if self.server_sent_barrier(client_id, &told) {
             return;
         }
         let (server_pid, stage) = (self.servers[id].at.pid, self.stage_of(client_id).map(|(_, stage)| stage));

@@ -17,7 +17,7 @@ use crate::worker::login::inquiry::{Answer, Obstacle};
 
 impl PoolState {
     /// The one way to change a server's state: lists and numbers follow.
-    // As `move_client`.
+    // Inlined for the reason of `move_client`: the new state is written in place, and its number is known.
     #[inline(always)]
     pub(crate) fn move_server(&mut self, id: ServerId, server: &mut Server, state: ServerState) {
         let (from, to) = (server.state.kind(), state.kind());
@@ -115,8 +115,8 @@ impl Pool {
             pgweir_wire::frontend::encode_terminate(&mut cx.env.scratch);
             cx.driver.send(server.conn, &cx.env.scratch);
         }
-        let is_counted_on = self.counts_on(cx.env, &server);
-        if !is_counted_on {
+        let still_counts = self.counts_until_closed(cx.env, &server);
+        if !still_counts {
             cx.driver.close(server.conn, mode);
         }
         cx.env.buffers.give_back(std::mem::take(&mut server.incoming.inbox));
@@ -139,7 +139,7 @@ impl Pool {
         if reason == LIFETIME_OVER {
             self.state.node_at_mut(server.branch).aged_us = cx.env.now.mono_us;
         }
-        match is_counted_on {
+        match still_counts {
             true => self.close_and_count(cx, &server, mode),
             false => {
                 if !logged_in {

@@ -183,8 +183,7 @@ impl Pool {
             return false;
         };
         let Some(server) = self.servers.get(server_id) else { return false };
-        // As `names_are_uncertain`; but a change that this very message makes is not forgotten because no answer is owed
-        // yet.
+        // As `names_are_uncertain` decides, but a change that this very message makes counts although no answer is owed yet.
         let uncertain = link.waits.has(Waits::DISCARDS) && !server.ledger.is_empty()
             || server.ledger.awaits_earlier_changes();
         // The possible actions depend on whether the transaction has failed.

@@ -132,7 +132,7 @@ fn judge(
         return Ok(if came_first { Basis::CameFirst } else { Basis::Aged(age_us) });
     };
     if times.waits_since_us.is_some() {
-        // A server is about to answer the client, after which it must see more than a probe of now confirms.
+        // A server is about to answer the client. That answer may show later changes than a probe of now would confirm.
         return Err(None);
     }
     check_followed(env, database, account, kept, behind_us).map(|()| Basis::Followed).map_err(|stale| {
@@ -169,7 +169,7 @@ fn check_followed(
         account.probe_wait = ProbeWait::No;
     }
     if !matches!(found, Err(Stale::Changed | Stale::RowChanged)) && followed.wants_probe() {
-        env.want(Effect::WantProbe(Arc::clone(database), false));
+        env.want(Effect::WantProbe { database: Arc::clone(database), client_waits: false });
     }
     found.map(|_| ())
 }
@@ -422,7 +422,7 @@ impl Pool {
             return Lookup::Miss(Some(Unfresh::NotFresh));
         }
         client.account.probe_wait = ProbeWait::Since(since_us);
-        env.want(Effect::WantProbe(Arc::clone(&self.state.database), true));
+        env.want(Effect::WantProbe { database: Arc::clone(&self.state.database), client_waits: true });
         env.wake_at(until_us);
         self.state.cache.await_probe.insert(id);
         Lookup::Later

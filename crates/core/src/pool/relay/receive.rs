@@ -7,7 +7,7 @@ use pgweir_wire::header::{HEADER_LEN, Header};
 use crate::context::{Cx, Env};
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::{HOLD_MESSAGE_BYTES, SERVER_ERROR_BYTES_MAX};
+use crate::limits::{HOLD_MESSAGE_BYTES, SERVER_MESSAGE_BYTES_MAX};
 use crate::pool::client::state::{ClientState, Waits};
 use crate::pool::lookup::Row;
 use crate::pool::relay::ledger::{Owner, Purpose, Unexpected};
@@ -150,7 +150,7 @@ impl Pool {
             }
             if !whole {
                 if header.total() <= HOLD_MESSAGE_BYTES || !self.may_stream(id, header) {
-                    if header.total() > SERVER_ERROR_BYTES_MAX {
+                    if header.total() > SERVER_MESSAGE_BYTES_MAX {
                         return self.violated(cx, id, &run, &bytes[..at], "message from server is too large");
                     }
                     break;
@@ -210,7 +210,7 @@ impl Pool {
                 }
             }
             Owner::Hidden(purpose) if reads_rows(server, purpose) => {
-                if !whole && header.total() > SERVER_ERROR_BYTES_MAX {
+                if !whole && header.total() > SERVER_MESSAGE_BYTES_MAX {
                     return Err(self.violated(cx, id, run, &bytes[..at], "message from server is too large"));
                 }
                 self.extend(cx, id, run, None, bytes, at);
@@ -273,7 +273,7 @@ impl Pool {
     fn may_stream(&self, id: ServerId, header: Header) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let for_client = server.ledger.head().is_some_and(|head| matches!(head.owner, Owner::Client(_)));
-        let large_error = header.tag == tag::ERROR && header.total() > SERVER_ERROR_BYTES_MAX;
+        let large_error = header.tag == tag::ERROR && header.total() > SERVER_MESSAGE_BYTES_MAX;
         for_client && (large_error || matches!(header.tag, tag::FUNCTION_RESPONSE | tag::NOTICE))
     }
 

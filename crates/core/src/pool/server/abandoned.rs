@@ -76,7 +76,7 @@ impl Pool {
             .map(|(id, _)| id)
             .collect();
         for id in draining {
-            // It only reads, so that it is of no matter how its client left.
+            // The work only reads, so it does not matter how its client left.
             self.abandon_running(cx, id, (ClientId::default(), Farewell::Vanished));
         }
     }

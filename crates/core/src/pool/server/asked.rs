@@ -12,7 +12,7 @@ use pgweir_wire::error::SqlState;
 use crate::context::Cx;
 use crate::driver::Driver;
 use crate::ids::{ClientId, ServerId};
-use crate::limits::{AUDIT_ATTEMPTS_MAX, GREETING_PARAMETERS_MAX, SERVER_ERROR_BYTES_MAX};
+use crate::limits::{AUDIT_ATTEMPTS_MAX, GREETING_PARAMETERS_MAX, SERVER_MESSAGE_BYTES_MAX};
 use crate::pool::relay::own_settings::{place_of_masked, unmask};
 use crate::pool::server::following::analysis::AnalysisWanted;
 use crate::pool::server::state::{Reported, ServerState};
@@ -200,7 +200,7 @@ impl ServerState {
     pub(crate) fn note_reported(&mut self, name: &[u8], value: &[u8], is_own: bool) {
         let ServerState::Asked(asked) = self else { return };
         match &mut asked.question {
-            ServerQuestion::Startup(check) if check.reported.len() < SERVER_ERROR_BYTES_MAX => {
+            ServerQuestion::Startup(check) if check.reported.len() < SERVER_MESSAGE_BYTES_MAX => {
                 encode_parameter_status(&mut check.reported, name, value);
             }
             ServerQuestion::ConnectQuery(Some(login)) | ServerQuestion::AfterConnectQuery(Some(login))
@@ -310,7 +310,7 @@ impl Replies {
     /// complete.
     pub(crate) fn add(&mut self, row: &DataRow<'_>, bytes: usize, is_of_session: bool) {
         self.bytes += bytes;
-        if self.bytes > SERVER_ERROR_BYTES_MAX {
+        if self.bytes > SERVER_MESSAGE_BYTES_MAX {
             return;
         }
         let columns = row.columns().map(|value| value.map(Box::from)).collect();

@@ -200,7 +200,7 @@ impl Env {
 impl Pool {
     /// Whether this server still counts towards a shared limit after pgweir has closed it. PostgreSQL counts a connection from the end of its login, which may
     /// begin with the startup packet.
-    pub(crate) fn counts_on(&self, env: &Env, server: &Server) -> bool {
+    pub(crate) fn counts_until_closed(&self, env: &Env, server: &Server) -> bool {
         env.shares_limits()
             && self.state.policy.is_limited
             && server.is_for_clients()

@@ -51,7 +51,7 @@ impl Pool {
             self.note_misfit(cx.env, id, accepted, body);
         }
         match accepted.owner {
-            // It runs again: its resets are done then.
+            // The exchange is sent again, and what it resets is noted at the end of that attempt.
             Owner::Client(client) | Owner::Prerequisite(client) if renewed.is_some() => {
                 self.doubt_session(client);
             }
@@ -85,7 +85,8 @@ impl Pool {
                 }
             }
             Owner::Hidden(Purpose::Replay) => {}
-            // It is no answer. The groups queued behind it have not begun, and run elsewhere when the connection ends.
+            // This is the end of the session, and no answer to a question of pgweir. The groups queued behind it have not begun, and run elsewhere when
+            // the connection ends.
             Owner::Hidden(_) if fatal && self.is_missed(id) => self.unasked_error(cx, id, message, fatal),
             Owner::Hidden(Purpose::Commit) => self.change_failed(cx, id, message),
             Owner::Hidden(purpose) => self.hidden_failed(cx, id, purpose, body),

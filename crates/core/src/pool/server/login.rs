@@ -17,7 +17,7 @@ use crate::driver::{CloseMode, Driver, Endpoint, Level, TlsInfo, TlsRole};
 use crate::errors::Fault;
 use crate::ids::{ClientId, ServerId};
 use crate::limits::{
-    CACHED_ERROR_BYTES_MAX, GREETING_PARAMETERS_MAX, LOGIN_NOTICES_BYTES_MAX, SERVER_ERROR_BYTES_MAX,
+    CACHED_ERROR_BYTES_MAX, GREETING_PARAMETERS_MAX, LOGIN_NOTICES_BYTES_MAX, SERVER_MESSAGE_BYTES_MAX,
 };
 use crate::pool::client::state::{ClientState, Link, UnnamedOnServer, printable};
 use crate::pool::relay::own_settings::major_version;
@@ -226,7 +226,7 @@ impl Pool {
             return Step::Gone;
         }
         let header = match Header::peek(bytes) {
-            Ok(Some(header)) if header.total() <= SERVER_ERROR_BYTES_MAX => header,
+            Ok(Some(header)) if header.total() <= SERVER_MESSAGE_BYTES_MAX => header,
             Ok(None) => return Step::Wait,
             Ok(Some(_)) | Err(_) => {
                 self.login_failed(cx, id, "bad packet from server", "the server does not speak the protocol");

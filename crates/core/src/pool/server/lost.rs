@@ -43,9 +43,9 @@ impl Pool {
         let (client, said_fatal) = (server.state.client(), server.has_said_fatal());
         let unseen_bytes = server.incoming.inbox.len();
         if let Some(client_id) = client.filter(|&client| self.outlives_server(cx, client, id, unseen_bytes)) {
-            self.log_debug(cx, |worker, _| {
-                let client = worker.clients.get(client_id)?;
-                Some(format!("{} goes on without its server: {reason}", worker.client_log_name(client)))
+            self.log_debug(cx, |pool, _| {
+                let client = pool.clients.get(client_id)?;
+                Some(format!("{} goes on without its server: {reason}", pool.client_log_name(client)))
             });
         } else if let Some(client_id) = client.filter(|&client| self.clients.contains_key(client)) {
             let fault = match self.lost_with_server(client_id) {

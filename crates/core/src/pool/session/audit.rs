@@ -14,7 +14,7 @@ use pgweir_wire::error::SqlState;
 use crate::context::{Cx, Env};
 use crate::driver::{Driver, Level};
 use crate::ids::{ClientId, ServerId};
-use crate::limits::{AUDIT_ATTEMPTS_MAX, CUSTOM_SETTINGS_MAX, SERVER_ERROR_BYTES_MAX, SESSION_BYTES_MAX};
+use crate::limits::{AUDIT_ATTEMPTS_MAX, CUSTOM_SETTINGS_MAX, SERVER_MESSAGE_BYTES_MAX, SESSION_BYTES_MAX};
 use crate::pool::Pool;
 use crate::pool::catalog::routines;
 use crate::pool::client::state::{Client, ClientState};
@@ -389,7 +389,7 @@ impl Pool {
         answer: &Replies,
         reshaped: bool,
     ) -> Option<(Session, Reasons)> {
-        if answer.bytes > SERVER_ERROR_BYTES_MAX {
+        if answer.bytes > SERVER_MESSAGE_BYTES_MAX {
             return None;
         }
         let mut session = Session::default();

@@ -231,7 +231,9 @@ impl Worker {
     pub(crate) fn want_probe<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: &Arc<str>, waits: bool) {
         let follower = cx.env.shared.follower(database);
         if follower != cx.env.worker {
-            return cx.driver.mail(follower, Mail::WantProbe(Arc::clone(database), waits));
+            return cx
+                .driver
+                .mail(follower, Mail::WantProbe { database: Arc::clone(database), client_waits: waits });
         }
         let known = self.subscriptions.followed.iter_mut().find(|(_, known)| known.database == *database);
         if let Some((id, known)) = known {

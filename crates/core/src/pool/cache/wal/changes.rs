@@ -80,7 +80,7 @@ pub(crate) struct Changes {
 struct Table {
     /// The value of [`Changes::received`] with the last transaction that has changed the table.
     changed: u64,
-    /// The same of transactions that may have changed any row.
+    /// The value of [`Changes::received`] with the last transaction that may have changed any row.
     all_changed: u64,
     /// The rows on which kept answers depend. Those without answers are removed when there are many.
     watched: HashMap<RowKey, Weak<AtomicU64>>,

@@ -353,7 +353,7 @@ impl Followed {
     /// Whether all changes are received, and all changes of definitions known, that were made before the stream had this progress.
     pub(crate) fn is_past(&self, progress: Progress) -> bool {
         let is_received = self.fresh.is_some_and(|fresh| fresh.number.0 > progress.probe);
-        // Then the first look may have been on its way to this worker, and PostgreSQL may have begun the second: the third is later.
+        // The first look may have been on its way to this worker, and PostgreSQL may have begun the second before: the third one began later.
         is_received && self.looks >= progress.looks + 3
     }
 }

@@ -1,4 +1,4 @@
-//! What is kept of a transaction that reads at a standby, and who is in one.
+//! What is kept of a transaction that reads at a standby, and which clients are in one.
 
 use crate::ids::{ClientId, ServerId};
 use crate::pool::Pool;

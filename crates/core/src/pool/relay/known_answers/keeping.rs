@@ -158,7 +158,7 @@ impl Pool {
             }
             // A part of the bytes waits: these are sent, and looked at, once more.
             Ok(_) => {}
-            // The server runs an earlier statement, which the reason is not about.
+            // The server still runs an earlier statement, and the reason concerns a later one.
             Err(_) if sending.is_behind => {}
             Err(obstacle) => {
                 let running = self.servers.get(server_id).map(|server| server.work.running);
@@ -213,7 +213,7 @@ impl Pool {
         let kept = self.capture_with(env, (&mut cache, &mut followed), ids, keepable, (bytes, sent));
         (env.cache, env.followed) = (Some(cache), followed);
         if std::mem::take(&mut self.state.cache.wants_probe) {
-            env.want(Effect::WantProbe(Arc::clone(&self.state.database), false));
+            env.want(Effect::WantProbe { database: Arc::clone(&self.state.database), client_waits: false });
         }
         // With coalesce, whether others wait is no matter of the statement.
         let is_decided = kept.is_err() || env.rules.config.main.query_cache == Switch::Coalesce;

@@ -234,7 +234,7 @@ impl Pool {
                 let reasons = self.startup_restored(cx, id, client_id, reasons);
                 self.join_or_end(cx, id, client_id, reasons);
             }
-            _ => self.mark_answered(cx, id, client_id),
+            _ => self.barrier_answered(cx, id, client_id),
         }
     }
 

@@ -63,8 +63,8 @@ impl Pool {
                 return;
             }
         };
-        self.log_debug(cx, |worker, _| {
-            let (client, server) = worker.log_names(client_id, id)?;
+        self.log_debug(cx, |pool, _| {
+            let (client, server) = pool.log_names(client_id, id)?;
             Some(format!("{client} gives {server} back"))
         });
         if let Some(client) = self.clients.get_mut(client_id) {

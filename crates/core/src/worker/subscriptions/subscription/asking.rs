@@ -14,7 +14,7 @@ use crate::worker::subscriptions::spill::SPILL_EVERY_US;
 
 /// The time after which a probe that is not confirmed is followed by one that makes PostgreSQL write its log.
 const FLUSH_AFTER_US: u64 = 20_000;
-/// The same while a client waits.
+/// The time after which a probe for which a client waits is followed by one that makes PostgreSQL write its log.
 const AWAITED_FLUSH_AFTER_US: u64 = 2_000;
 /// After a change through pgweir the definitions are asked for at once, but not more often than that: one in so many intervals.
 const DEFINITIONS_SOONER: u64 = 10;
