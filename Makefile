@@ -1,7 +1,7 @@
 # The menu. `make` alone lists the verbs; each is a line or two, so that it can be run by hand as well.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz fuzz-sessions blackbox failover-series pair-series stale-reads cache-proof cluster-cost cluster-scaling regress demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
+.PHONY: help demo test check fmt build packages release reproducible sim mutants fuzz fuzz-sessions blackbox failover-series pair-series stale-reads cache-proof cluster-cost cluster-scaling regress cache-replay demo-smoke web web-test tidy prepare bench-peers bench-instructions install docs clean
 MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
@@ -101,6 +101,10 @@ cluster-scaling: build ## how reads grow with standbys: one node and two standby
 regress: build ## PostgreSQL's regression suite with one node, two standbys and route=auto, or a query cache (ARGS="--suite .../src/test/regress --ways published,cache-wal")
 	@tests/setup.sh
 	@POOLER="$(PGWEIR)" .cache/venv/bin/python tests/regress/run.py $(ARGS)
+
+cache-replay: build ## the queries of PostgreSQL's regression suite through the query cache, compared (ARGS="--suite .../src/test/regress --verify 1")
+	@tests/setup.sh
+	@POOLER="$(PGWEIR)" .cache/venv/bin/python tests/regress/replay.py $(ARGS)
 
 demo-smoke: build ## the demo as a script runs it, and interrupted in each phase
 	.ci/demo-smoke "$(PGWEIR)" demo

@@ -291,6 +291,37 @@ fn a_client_does_not_wait_longer_than_20_ms() {
     assert_eq!(known.rig.gets(server), ["Query select a from t"]);
 }
 
+/// A change of rows is told by the stream. Of the others no answer tells what they have changed.
+#[test]
+fn a_client_is_shown_the_definitions_that_it_may_have_changed() {
+    for (text, tag, is_plain) in [
+        ("insert into u values (1)", "INSERT 0 1", true),
+        ("do 'begin end'", "DO", false),
+        ("call p()", "CALL", false),
+        ("explain analyze select a from t", "EXPLAIN", false),
+        ("commit prepared 'x'", "COMMIT PREPARED", false),
+    ] {
+        let mut known = Following::opened("");
+        let (client, server) = known.client();
+        known.kept((client, server), "select a from t");
+        known.rig.pass_us(10);
+        known.rig.send(client, &fe::query(text));
+        known.gets(server, text);
+        known.rig.send(server, &[be::complete(tag), be::ready('I')].concat());
+        known.rig.gets_raw(client);
+        if !known.rig.raw(server).is_empty() {
+            // It was asked what its session holds.
+            known.rig.send(server, &be::answer(&[]));
+        }
+        if is_plain {
+            known.is_hit(client, "select a from t", "10:10:", 0x200);
+        } else {
+            known.rig.send(client, &fe::query("select a from t"));
+            known.gets(server, "select a from t");
+        }
+    }
+}
+
 #[test]
 fn a_client_that_waits_for_a_probe_is_not_read_without_end() {
     let mut known = Following::opened("");
