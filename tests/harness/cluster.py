@@ -27,7 +27,7 @@ def _distribution():
 DISTRIBUTION = _distribution()
 """The major version that the distribution's packages bring (Debian 12: 15); the one most tests use."""
 
-TEMPLATE_REVISION = "5"
+TEMPLATE_REVISION = "6"
 """Part of the template's name: raise it when the roles, databases or settings below change."""
 
 BESIDE = "beside the pooler"
@@ -39,7 +39,6 @@ PASSWORDS = {
 }
 """Every role of the clusters that may log in, with its password. `u_gone` exists at login time only in the files of poolers."""
 
-# Nothing is archived: `wal_keep_size` has the primary keep what a standby has not got yet when a checkpoint comes.
 SETTINGS = """
 fsync = off
 synchronous_commit = off
@@ -50,7 +49,6 @@ max_wal_size = 512MB
 wal_level = logical
 max_wal_senders = 10
 max_replication_slots = 10
-wal_keep_size = 256MB
 max_prepared_transactions = 10
 autovacuum = off
 log_connections = off
@@ -174,6 +172,9 @@ class Cluster:
         )  # fmt: skip
         with open(self.data / "postgresql.conf", "a") as conf:
             conf.write(SETTINGS)
+            if int(self.major) > 12:
+                # Nothing is archived: what a standby has not got yet must still be there after a checkpoint.
+                conf.write("wal_keep_size = 256MB\n")
         (self.data / "pg_hba.conf").write_text(HBA)
         # Lines for TLS connections are an error to a server that has TLS off; the copies have it on.
         (self.data / "pg_hba.conf").write_text("local all all trust\nhost all all 127.0.0.1/32 trust\n")
