@@ -214,10 +214,10 @@ def test_definitions_are_hashed(poolers, server):
         "alter database app reset work_mem",
         "select pg_reload_conf()",
         "alter table counted replica identity full",
-        # What comes and goes between two questions.
-        "grant someone to bob; revoke someone from bob",
-        "alter role alice superuser; alter role alice nosuperuser",
     ]
+    if int(server.major) >= 15:
+        # What comes and goes between two questions.
+        statements += ["grant someone to bob; revoke someone from bob", "alter role alice superuser; alter role alice nosuperuser"]
     # The rows of the second are values of the published table.
     server.sql("create type pair as (a int, b int); create table apart (b int); create domain small as int")
     server.sql("alter table counted add column pair pair, add column apart apart[]")

@@ -117,12 +117,15 @@ pub(super) struct Definitions {
 /// The question for [`Definitions`], after it was prepared: planning it takes longer than answering it.
 pub(super) const DEFINITIONS: &str = "EXECUTE pgweir_definitions";
 
-/// The relations whose columns decide on answers: published tables, composite types, and tables whose rows are values of those.
-const SHAPED: &str = "composed AS MATERIALIZED (SELECT relid FROM t \
-    UNION SELECT oid FROM pg_class WHERE relkind = 'c' AND relnamespace IN (SELECT oid FROM n)), \
-    shaped AS MATERIALIZED (SELECT relid FROM composed UNION SELECT y.typrelid FROM pg_attribute a JOIN pg_type e ON e.oid = a.atttypid \
-    JOIN pg_type y ON y.oid IN (e.oid, e.typelem, e.typbasetype) \
-    WHERE a.attrelid IN (SELECT relid FROM composed) AND a.atttypid >= 16384 AND y.typrelid <> 0)";
+/// The columns that decide on answers: those of published tables and of composite types (`own`), and those of tables whose rows are values of
+/// such columns (`inside`). There are few of the latter, so that they are looked up one by one.
+const COLUMNS: &str = "own AS MATERIALIZED (SELECT attrelid, attnum, xmin, atttypid FROM pg_attribute WHERE attrelid IN (SELECT relid FROM t \
+    UNION SELECT oid FROM pg_class WHERE relkind = 'c' AND relnamespace IN (SELECT oid FROM n))), \
+    inside AS (SELECT y.typrelid FROM own a JOIN pg_type e ON e.oid = a.atttypid \
+    JOIN pg_type y ON y.oid = ANY (ARRAY[e.oid, e.typelem, e.typbasetype]) WHERE a.atttypid >= 16384 AND y.typrelid <> 0 \
+    UNION SELECT y.typrelid FROM inside i CROSS JOIN LATERAL (SELECT atttypid FROM pg_attribute WHERE attrelid = i.typrelid OFFSET 0) a \
+    JOIN pg_type e ON e.oid = a.atttypid JOIN pg_type y ON y.oid = ANY (ARRAY[e.oid, e.typelem, e.typbasetype]) \
+    WHERE a.atttypid >= 16384 AND y.typrelid <> 0)";
 
 /// Returns the first question for [`Definitions`] to a server of this version, which prepares it for the session. Rows that only VACUUM,
 /// ANALYZE or temporary objects change are left out, and rows of PostgreSQL's own that nothing can change.
@@ -161,26 +164,31 @@ pub(super) fn first_definitions(publication: &str, version: u32) -> String {
         texts("mapcfg, maptokentype, mapseqno, xmin", "pg_ts_config_map"),
         texts("roleid, member, xmin", "pg_auth_members"),
         texts("oid, rolname, rolsuper, rolinherit, rolbypassrls", "pg_roles"),
-        // A membership or an attribute that comes and goes between two questions leaves no row behind. PostgreSQL counts its changes, though
-        // it tells the number some seconds later.
-        texts(
-            "oid, pg_stat_get_tuples_inserted(oid), pg_stat_get_tuples_updated(oid), pg_stat_get_tuples_deleted(oid)",
-            "pg_class WHERE oid IN ('pg_authid'::regclass, 'pg_auth_members'::regclass, 'pg_db_role_setting'::regclass)",
-        ),
         texts("oid, xmin", "pg_database WHERE datname = current_database()"),
     ];
+    if version >= 150_000 {
+        // A membership or an attribute that comes and goes between two questions leaves no row behind. PostgreSQL counts its changes, though
+        // it tells the number some seconds later. Before version 15 statistics are read from a file, which takes long.
+        objects.push(texts(
+            "oid, pg_stat_get_tuples_inserted(oid), pg_stat_get_tuples_updated(oid), pg_stat_get_tuples_deleted(oid)",
+            "pg_class WHERE oid IN ('pg_authid'::regclass, 'pg_auth_members'::regclass, 'pg_db_role_setting'::regclass)",
+        ));
+    }
     let mut rows = |oid: &str, xmin: &str, from: &str| {
         hashed(&format!("hashint8extended(({oid}::int8 << 32) | {xmin}::text::int8"), from)
     };
+    let number = "(attrelid::int8 * 2048 + attnum)";
+    objects.push(rows(number, "xmin", "own"));
     objects.push(rows(
-        "(attrelid::int8 * 2048 + attnum)",
+        number,
         "xmin",
-        "pg_attribute WHERE attrelid IN (SELECT relid FROM shaped)",
+        "inside CROSS JOIN LATERAL (SELECT attrelid, attnum, xmin FROM pg_attribute WHERE attrelid = typrelid OFFSET 0) AS a",
     ));
     objects.push(rows(
         "oid",
         "xmin",
-        "pg_constraint WHERE contypid IN (SELECT oid FROM pg_type WHERE typtype = 'd' AND typnamespace IN (SELECT oid FROM n))",
+        // Those of domains: an index has them together.
+        "pg_constraint WHERE conrelid = 0 AND contypid <> 0",
     ));
     // A right that is granted and revoked, or a name that is changed back, between two questions leaves the same columns behind.
     objects.push(rows("oid", "xmin", "pg_class WHERE oid IN (SELECT relid FROM t)"));
@@ -199,9 +207,9 @@ pub(super) fn first_definitions(publication: &str, version: u32) -> String {
     let sum =
         |parts: &[String]| format!("(SELECT sum(h)::text FROM ({}) AS all_rows)", parts.join(" UNION ALL "));
     format!(
-        "PREPARE pgweir_definitions AS WITH t AS MATERIALIZED ({}), \
+        "PREPARE pgweir_definitions AS WITH RECURSIVE t AS MATERIALIZED ({}), \
          n AS MATERIALIZED (SELECT oid FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_'), \
-         {SHAPED} SELECT {}, {}, {}; {DEFINITIONS}",
+         {COLUMNS} SELECT {}, {}, {}; {DEFINITIONS}",
         published(publication),
         sum(&publications),
         sum(&objects),
