@@ -21,7 +21,8 @@ from harness.tls import Certificates
 from regress.run import RULES, prepared, suite
 
 UNFOLLOWED = [
-    "select 'drop cast (' || castsource::regtype || ' as ' || casttarget::regtype || ')' from pg_cast where oid >= 16384 and castfunc <> 0",
+    "select 'drop cast (' || castsource::regtype || ' as ' || casttarget::regtype || ')' from pg_cast join pg_proc p on p.oid = castfunc "
+    "join pg_language l on l.oid = prolang where pg_cast.oid >= 16384 and lanname not in ('c', 'internal')",
     "select 'drop operator family ' || opfnamespace::regnamespace || '.' || quote_ident(opfname) || ' using ' || amname || ' cascade' "
     "from pg_opfamily join pg_am on pg_am.oid = opfmethod where pg_opfamily.oid >= 16384",
     "select 'drop operator ' || oid::regoperator || ' cascade' from pg_operator where oid >= 16384 and oprcode <> 0",
