@@ -30,7 +30,7 @@ UNFOLLOWED = [
 ]
 """What makes the statements that remove what keeps a database from being followed."""
 QUERY = re.compile(r"(?i)(select|with|table|values)\b")
-LEFT_OUT = re.compile(r"(?i)\binto\b|pg_sleep|lo_|setval|nextval|currval|pg_terminate|pg_backend|set_config|pg_notify|advisory|explain|report_guc|work_mem")
+LEFT_OUT = re.compile(r"(?i)\binto\b|pg_sleep|lo_|setval|nextval|currval|pg_terminate|pg_backend|set_config|pg_notify|advisory|explain|report_guc|work_mem|pg_temp")
 """Queries that make something, wait, end sessions, or tell of their session."""
 TOKEN = re.compile(
     r"(?s)--[^\n]*|/\*.*?\*/|[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\"[^\"]*\"|\$(\w*)\$.*?\$\1\$|;|\\[^\n]*|[^-/'\"$;\\eE]+|.",
