@@ -148,16 +148,17 @@ pub(crate) fn names_day(bytes: &[u8]) -> bool {
 
 /// Returns the bytes with the parts of each literal that goes on in another line put together.
 fn joined(bytes: &[u8]) -> Vec<u8> {
-    let mut joined = Vec::with_capacity(bytes.len());
-    let mut rest = bytes;
-    while let Some((&first, behind)) = rest.split_first() {
-        let blanks = behind.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-        let is_line = behind[..blanks].iter().any(|byte| matches!(byte, b'\n' | b'\r'));
-        if first == b'\'' && is_line && behind.get(blanks) == Some(&b'\'') {
-            rest = &behind[blanks + 1..];
+    let is_gap = |part: &[u8]| {
+        part.iter().all(u8::is_ascii_whitespace) && part.iter().any(|byte| matches!(byte, b'\n' | b'\r'))
+    };
+    let mut joined = Vec::with_capacity(bytes.len() + 1);
+    for part in bytes.split(|byte| *byte == b'\'') {
+        if is_gap(part) {
+            // The quote ahead of the gap goes, too.
+            joined.pop();
         } else {
-            joined.push(first);
-            rest = behind;
+            joined.extend_from_slice(part);
+            joined.push(b'\'');
         }
     }
     joined
@@ -258,6 +259,9 @@ mod tests {
             assert_eq!(catalog.outside(text.as_bytes(), b""), Some(Outside::Day), "{text}");
         }
         assert_eq!(catalog.outside(b"select 'n', 'ow', a\nfrom t where b = 'x'\n and c = 'y'", b""), None);
+        // A value takes time that grows with its length alone.
+        let blanks = [&b"'"[..], &b" \n".repeat(500_000)].concat();
+        assert!(!names_day(&blanks) && names_day(&[&b"'to"[..], &blanks, b"'day'"].concat()));
         assert_eq!(catalog.outside(b"select $1::jsonb", br#"["n\u006fw"]"#), Some(Outside::Day));
         let text = b"select * from t where at < $1";
         assert_eq!(catalog.outside(text, b"B\0\0\0\x10\0\0yesterday\0"), Some(Outside::Day));
