@@ -75,7 +75,9 @@ pub(crate) struct Account {
     /// client no answer to a statement that was sent before it. [`WRITING`](crate::pool::cache::WRITING) if such a group was sent since the
     /// cache was last asked.
     pub(crate) wrote_us: u64,
-    /// The same of the client's last group that may have changed definitions or rights without an answer that tells so.
+    /// A time (monotonic, µs) at which the client's last group was answered already that may have changed definitions or rights although no answer
+    /// tells so. No answer of the query cache to a statement that was sent before it is given to the client, also if its tables are followed;
+    /// [`WRITING`](crate::pool::cache::WRITING) as for `wrote_us`.
     pub(crate) redefined_us: u64,
     /// The number of a probe: the client may have seen what was visible when that probe was sent, so answers of the query cache must be confirmed
     /// by a later one. [`SEEING`](crate::pool::cache::SEEING) if a server may have answered the client since the cache was last asked.

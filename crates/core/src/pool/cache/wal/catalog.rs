@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use pgweir_sql::{Kind, Lexer, NameRole, certainly_reads, find_name, name_hash, outside_name};
+use pgweir_sql::{NameRole, certainly_reads, find_name, name_hash, outside_name};
 
 use crate::pool::cache::wal::changes::Touched;
 use crate::pool::cache::wal::decoder::ChangedRows;
@@ -81,6 +81,11 @@ impl Catalog {
         touched.collect()
     }
 
+    /// Whether a function of users that may do anything has this name, as the catalog spells it.
+    pub(crate) fn is_impure(&self, name: &[u8]) -> bool {
+        self.impure.binary_search(&name_hash(name)).is_ok()
+    }
+
     /// Returns the reason why the answer to a text may depend on more than tables and settings; `None` if it certainly does not.
     /// `messages` are those that the client sent, with the values.
     pub(crate) fn outside<'a>(&self, text: &'a [u8], messages: &[u8]) -> Option<Outside<'a>> {
@@ -109,20 +114,6 @@ impl Catalog {
                 .is_some_and(|name| name_hash(word) == name || name_hash(&word.to_ascii_lowercase()) == name)
         };
         Some(Outside::Word(find_name(text, is_refused).unwrap_or_default()))
-    }
-}
-
-impl Catalog {
-    /// Whether the text may call a function of users that does more than calculate: it has the name of one.
-    pub(crate) fn may_call_users_code(&self, text: &[u8]) -> bool {
-        let is_impure = |name: &[u8]| self.impure.binary_search(&name_hash(name)).is_ok();
-        !self.impure.is_empty()
-            && Lexer::new(text).any(|lexeme| match lexeme {
-                Ok(lexeme) if lexeme.kind == Kind::Word => is_impure(&lexeme.text.to_ascii_lowercase()),
-                Ok(lexeme) if lexeme.kind == Kind::QuotedWord => is_impure(lexeme.text),
-                Ok(lexeme) => lexeme.kind == Kind::UnicodeWord,
-                Err(_) => true,
-            })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a client itself has changed: each answer that it is given from the cache must show it.
 
-use pgweir_sql::{Statements, Verb, traits};
+use pgweir_sql::{Kind, Lexeme, Lexer};
 use pgweir_wire::frontend::{BindHead, Parse, Query, tag};
 
 use crate::context::Env;
@@ -55,21 +55,61 @@ impl Pool {
     }
 }
 
-/// Whether a text is one statement that changes rows, its session or its transaction, if anything, and calls no code of users by name.
+/// The words that begin statements which change rows, their session or their transaction, if anything. Of COMMIT and ROLLBACK, and of FETCH, what they
+/// end or execute was looked at when it was sent, in the same transaction.
+const PLAIN: [&[u8]; 31] = [
+    b"select",
+    b"insert",
+    b"update",
+    b"delete",
+    b"merge",
+    b"with",
+    b"values",
+    b"table",
+    b"copy",
+    b"begin",
+    b"start",
+    b"commit",
+    b"end",
+    b"rollback",
+    b"abort",
+    b"savepoint",
+    b"release",
+    b"lock",
+    b"set",
+    b"reset",
+    b"show",
+    b"discard",
+    b"prepare",
+    b"deallocate",
+    b"declare",
+    b"close",
+    b"listen",
+    b"unlisten",
+    b"notify",
+    b"fetch",
+    b"move",
+];
+
+/// Whether each statement of a text begins with a word of [`PLAIN`], and none has the name of a function of users, or the word PREPARED: what was
+/// changed before PREPARE TRANSACTION is visible from COMMIT PREPARED on.
 fn is_plain(text: &[u8], catalog: &Catalog) -> bool {
-    let found = traits(text);
-    let is_known = match found.verb {
-        Verb::Select | Verb::Insert | Verb::Update | Verb::Delete | Verb::Merge | Verb::With => true,
-        Verb::Values | Verb::Table | Verb::Copy | Verb::Begin | Verb::Savepoint => true,
-        Verb::Set | Verb::Reset | Verb::Show | Verb::Prepare | Verb::Deallocate => true,
-        Verb::Listen | Verb::Unlisten | Verb::Notify | Verb::Empty => true,
-        // What was changed before PREPARE TRANSACTION is visible from COMMIT PREPARED on.
-        Verb::Commit | Verb::Rollback => !text.windows(8).any(|word| word.eq_ignore_ascii_case(b"prepared")),
-        Verb::Execute | Verb::Discard | Verb::Other | Verb::Unknown => false,
-    };
-    is_known
-        && matches!(found.statements, Statements::One | Statements::None)
-        && !catalog.may_call_users_code(text)
+    let is_word = |word: &[u8], known: &[u8]| word.eq_ignore_ascii_case(known);
+    let mut begins = true;
+    Lexer::new(text).all(|lexeme| {
+        let Ok(Lexeme { kind, text: word, .. }) = lexeme else { return false };
+        let at_begin = begins;
+        begins = kind == Kind::Symbol && (at_begin || word == b";");
+        match kind {
+            Kind::Word if is_word(word, b"prepared") => false,
+            Kind::Word if at_begin => PLAIN.iter().any(|known| is_word(word, known)),
+            Kind::Word => !catalog.is_impure(&word.to_ascii_lowercase()),
+            Kind::QuotedWord => !at_begin && !catalog.is_impure(word),
+            Kind::UnicodeWord => false,
+            Kind::Symbol => true,
+            _ => !at_begin,
+        }
+    })
 }
 
 /// Puts the time at which the client's changes were answered already in the place of those that may have been under way.
@@ -77,6 +117,47 @@ pub(super) fn settle_own_changes(account: &mut Account, answered_us: u64) {
     for changed_us in [&mut account.wrote_us, &mut account.redefined_us] {
         if *changed_us == WRITING {
             *changed_us = answered_us;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_plain_if_each_of_its_statements_is() {
+        let catalog = Catalog::of(b"", b"renames", b"double_it").expect("it is a catalog");
+        for text in [
+            "insert into t values ('renames', 1)",
+            "(select 1) union (select double_it(2))",
+            "DISCARD ALL",
+            // A driver sends this whenever its pool gets a connection back.
+            "SELECT pg_advisory_unlock_all();\nCLOSE ALL;\nUNLISTEN *;\nRESET ALL;",
+            "begin; update t set a = 1; commit",
+            "declare c cursor for select 1; fetch c",
+            "copy t from stdin",
+            "",
+            ";;",
+        ] {
+            assert!(is_plain(text.as_bytes(), &catalog), "{text}");
+        }
+        for text in [
+            "do 'begin end'",
+            "call p()",
+            "execute p",
+            "select 1; do 'begin end'",
+            "explain analyze create table u as select 1",
+            "select renames()",
+            "insert into t select Renames()",
+            "select \"renames\"()",
+            "select U&\"ren!0061mes\" uescape '!' ()",
+            "commit prepared 'x'",
+            "\"select\" 1",
+            "'select'",
+            "select 'a",
+        ] {
+            assert!(!is_plain(text.as_bytes(), &catalog), "{text}");
         }
     }
 }
