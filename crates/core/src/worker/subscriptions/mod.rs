@@ -1,6 +1,7 @@
 //! The databases whose changes are followed for the query cache (`follow=wal`). One worker reads a database's changes, and tells all workers what
 //! it learns (`pool/cache/wal`). Nothing that was kept outlasts a gap in the stream: each beginning is told, and begins with nothing.
 
+mod definitions;
 mod questions;
 mod spill;
 mod subscription;

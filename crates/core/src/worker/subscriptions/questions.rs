@@ -27,7 +27,7 @@ pub(super) const FLUSHING_PROBE: &str = "SELECT pg_current_snapshot()::text, pg_
     (EXTRACT(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text, pg_logical_emit_message(true, 'pgweir', '')::text";
 
 /// The tables of the publication, by number.
-fn published(publication: &str) -> String {
+pub(super) fn published(publication: &str) -> String {
     format!("SELECT relid FROM pg_get_publication_tables({})", literal(publication))
 }
 
@@ -100,132 +100,6 @@ impl Checked {
                 stamp: stamp_of(stamp)?,
             }),
         }
-    }
-}
-
-/// Numbers that change with the database's definitions. Two equal values mean that nothing was changed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Definitions {
-    /// The publication, and the properties of its tables that decide on what is published.
-    pub(super) publication: Box<str>,
-    /// Objects, rights and roles.
-    objects: Box<str>,
-    /// Settings of roles, databases and the server, with which connections begin.
-    pub(super) settings: Box<str>,
-}
-
-/// The question for [`Definitions`], after it was prepared: planning it takes longer than answering it.
-pub(super) const DEFINITIONS: &str = "EXECUTE pgweir_definitions";
-
-/// The columns that decide on answers: those of published tables and of composite types (`own`), and those of tables whose rows are values of
-/// such columns (`inside`). There are few of the latter, so that they are looked up one by one.
-const COLUMNS: &str = "own AS MATERIALIZED (SELECT attrelid, attnum, xmin, atttypid FROM pg_attribute WHERE attrelid IN (SELECT relid FROM t \
-    UNION SELECT oid FROM pg_class WHERE relkind = 'c' AND relnamespace IN (SELECT oid FROM n))), \
-    inside AS (SELECT y.typrelid FROM own a JOIN pg_type e ON e.oid = a.atttypid \
-    JOIN pg_type y ON y.oid = ANY (ARRAY[e.oid, e.typelem, e.typbasetype]) WHERE a.atttypid >= 16384 AND y.typrelid <> 0 \
-    UNION SELECT y.typrelid FROM inside i CROSS JOIN LATERAL (SELECT atttypid FROM pg_attribute WHERE attrelid = i.typrelid OFFSET 0) a \
-    JOIN pg_type e ON e.oid = a.atttypid JOIN pg_type y ON y.oid = ANY (ARRAY[e.oid, e.typelem, e.typbasetype]) \
-    WHERE a.atttypid >= 16384 AND y.typrelid <> 0)";
-
-/// Returns the first question for [`Definitions`] to a server of this version, which prepares it for the session. Rows that only VACUUM,
-/// ANALYZE or temporary objects change are left out, and rows of PostgreSQL's own that nothing can change.
-pub(super) fn first_definitions(publication: &str, version: u32) -> String {
-    let mut number = 0;
-    // The number tells apart equal values of different catalogs.
-    let mut hashed = |key: &str, from: &str| {
-        number += 1;
-        format!("SELECT {key}, {number}) AS h FROM {from}")
-    };
-    let mut texts =
-        |columns: &str, from: &str| hashed(&format!("hashtextextended(concat_ws(' ', {columns})"), from);
-    let publications = [
-        texts("oid, xmin", "pg_publication"),
-        texts("oid, xmin", "pg_publication_rel"),
-        texts(
-            "oid, relkind, relpersistence, relreplident, relispartition, relhassubclass",
-            "pg_class WHERE oid IN (SELECT relid FROM t)",
-        ),
-        match version {
-            150_000.. => texts("oid, xmin", "pg_publication_namespace"),
-            _ => texts("1", "(SELECT 1) AS one"),
-        },
-    ];
-    let settings = [
-        texts("setdatabase, setrole, xmin", "pg_db_role_setting"),
-        texts("pg_conf_load_time()", "(SELECT 1) AS one"),
-    ];
-    let mut objects = vec![
-        texts(
-            "oid, relname, relnamespace, relkind, relpersistence, relowner, relacl, relrowsecurity, relforcerowsecurity, \
-             relispartition, relhassubclass, relreplident, relhasrules",
-            "pg_class WHERE relnamespace IN (SELECT oid FROM n)",
-        ),
-        texts("inhrelid, inhparent, xmin", "pg_inherits"),
-        texts("mapcfg, maptokentype, mapseqno, xmin", "pg_ts_config_map"),
-        texts("roleid, member, xmin", "pg_auth_members"),
-        texts("oid, rolname, rolsuper, rolinherit, rolbypassrls", "pg_roles"),
-        texts("oid, xmin", "pg_database WHERE datname = current_database()"),
-    ];
-    if version >= 150_000 {
-        // A membership or an attribute that comes and goes between two questions leaves no row behind. PostgreSQL counts its changes, though
-        // it tells the number some seconds later. Before version 15 statistics are read from a file, which takes long.
-        objects.push(texts(
-            "oid, pg_stat_get_tuples_inserted(oid), pg_stat_get_tuples_updated(oid), pg_stat_get_tuples_deleted(oid)",
-            "pg_class WHERE oid IN ('pg_authid'::regclass, 'pg_auth_members'::regclass, 'pg_db_role_setting'::regclass)",
-        ));
-    }
-    let mut rows = |oid: &str, xmin: &str, from: &str| {
-        hashed(&format!("hashint8extended(({oid}::int8 << 32) | {xmin}::text::int8"), from)
-    };
-    let number = "(attrelid::int8 * 2048 + attnum)";
-    objects.push(rows(number, "xmin", "own"));
-    objects.push(rows(
-        number,
-        "xmin",
-        "inside CROSS JOIN LATERAL (SELECT attrelid, attnum, xmin FROM pg_attribute WHERE attrelid = typrelid OFFSET 0) AS a",
-    ));
-    objects.push(rows(
-        "oid",
-        "xmin",
-        // Those of domains: an index has them together.
-        "pg_constraint WHERE conrelid = 0 AND contypid <> 0",
-    ));
-    // A right that is granted and revoked, or a name that is changed back, between two questions leaves the same columns behind.
-    objects.push(rows("oid", "xmin", "pg_class WHERE oid IN (SELECT relid FROM t)"));
-    objects.push(rows("oid", "xmin", "pg_attrdef WHERE adrelid IN (SELECT relid FROM t)"));
-    objects.push(rows("oid", "xmin", "pg_namespace WHERE oid IN (SELECT oid FROM n)"));
-    for (catalog, namespace) in [("pg_proc", "pronamespace"), ("pg_type", "typnamespace")] {
-        let lasting = format!("{catalog} AS x WHERE x.{namespace} IN (SELECT oid FROM n)");
-        objects.push(rows("x.oid", "x.xmin", &lasting));
-    }
-    for catalog in ["pg_collation", "pg_ts_config", "pg_ts_dict", "pg_enum", "pg_policy"] {
-        objects.push(rows("oid", "xmin", catalog));
-    }
-    for catalog in ["pg_operator", "pg_cast", "pg_rewrite", "pg_opclass", "pg_amop", "pg_amproc"] {
-        objects.push(rows("oid", "xmin", &format!("{catalog} WHERE oid >= 16384")));
-    }
-    let sum =
-        |parts: &[String]| format!("(SELECT sum(h)::text FROM ({}) AS all_rows)", parts.join(" UNION ALL "));
-    format!(
-        "PREPARE pgweir_definitions AS WITH RECURSIVE t AS MATERIALIZED ({}), \
-         n AS MATERIALIZED (SELECT oid FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_'), \
-         {COLUMNS} SELECT {}, {}, {}; {DEFINITIONS}",
-        published(publication),
-        sum(&publications),
-        sum(&objects),
-        sum(&settings)
-    )
-}
-
-impl Definitions {
-    /// Reads the answer.
-    ///
-    /// # Errors
-    /// The answer is not one to the question.
-    pub(super) fn read(answer: &Replies) -> Result<Definitions, String> {
-        let [publication, objects, settings] = columns(answer)?;
-        let of = |text: Option<&str>| text.map(Box::from).unwrap_or_default();
-        Ok(Definitions { publication: of(publication), objects: of(objects), settings: of(settings) })
     }
 }
 
@@ -387,7 +261,11 @@ fn row(answer: &Replies) -> Result<&[Option<Box<[u8]>>], String> {
     }
 }
 
-fn columns<const N: usize>(answer: &Replies) -> Result<[Option<&str>; N], String> {
+/// Returns the columns of the only row of an answer.
+///
+/// # Errors
+/// The answer has another number of columns, or no row.
+pub(super) fn columns<const N: usize>(answer: &Replies) -> Result<[Option<&str>; N], String> {
     let row = row(answer)?;
     let mut texts = [None; N];
     if row.len() != N {

@@ -28,7 +28,8 @@ use crate::pool::server::state::Serves;
 use crate::pool::server::watching::WatchState;
 use crate::pool::{Pool, PoolState};
 use crate::shared::Counts;
-use crate::worker::subscriptions::questions::{self, Checked, Definitions};
+use crate::worker::subscriptions::definitions::Definitions;
+use crate::worker::subscriptions::questions::{self, Checked};
 use crate::worker::subscriptions::spill::Spill;
 
 /// The time after a failure at which pgweir tries again the first time. It doubles with each failure.

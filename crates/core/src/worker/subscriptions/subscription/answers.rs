@@ -8,7 +8,8 @@ use crate::driver::Driver;
 use crate::pool::cache::wal::News;
 use crate::pool::cache::wal::node::Node;
 use crate::pool::server::asked::Replies;
-use crate::worker::subscriptions::questions::{self, Checked, Definitions};
+use crate::worker::subscriptions::definitions::Definitions;
+use crate::worker::subscriptions::questions::{self, Checked};
 
 /// The part of a server's time that the question for definitions may take: one in so many.
 const DEFINITIONS_SHARE: u64 = 100;

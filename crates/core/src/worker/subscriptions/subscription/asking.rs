@@ -9,8 +9,8 @@ use crate::limits::SUBSCRIPTION_ANSWER_US_MAX;
 use crate::pool::cache::wal::ChangesMade;
 use crate::pool::cache::wal::changes::StampNumber;
 use crate::pool::server::watching::WatchState;
-use crate::worker::subscriptions::questions;
 use crate::worker::subscriptions::spill::SPILL_EVERY_US;
+use crate::worker::subscriptions::{definitions, questions};
 
 /// The time after which a probe that is not confirmed is followed by one that makes PostgreSQL write its log.
 const FLUSH_AFTER_US: u64 = 20_000;
@@ -34,8 +34,8 @@ impl Subscription {
             self.session.looked_us = now_us;
             self.session.changes.0 = changes_made(cx.env);
             let text = match self.session.definitions {
-                None => questions::first_definitions(publication, version),
-                Some(_) => questions::DEFINITIONS.to_owned(),
+                None => definitions::first_definitions(publication, version),
+                Some(_) => definitions::DEFINITIONS.to_owned(),
             };
             (Asked::Definitions, text)
         } else if self.session.catalog.is_none() {
