@@ -156,9 +156,9 @@ pub(crate) enum Effect {
     RolesDropped,
     /// A connection to a cluster's primary failed or ended.
     Suspect(Suspicion),
-    /// A client asks for answers of this database that is followed: the worker that follows it is to ask for a probe. `client_waits`: the
-    /// client waits for it.
-    WantProbe { database: Arc<str>, client_waits: bool },
+    /// A client asks for answers of this database that is followed: the worker that follows it is to ask for a probe. `is_awaited`: the
+    /// client waits for it, or an answer that differs from a server's is to be judged.
+    WantProbe { database: Arc<str>, is_awaited: bool },
     /// A server of this database is not the PostgreSQL server whose changes are followed.
     OtherNode(Arc<str>),
     /// Queued bytes have not left: the worker looks again at this time (monotonic, µs) whether more can be handed over.

@@ -187,8 +187,8 @@ pub enum Mail {
     WantProbe {
         /// The name of the database.
         database: Arc<str>,
-        /// Whether a client waits for the next probe.
-        client_waits: bool,
+        /// Whether the next probe is waited for: by a client, or to judge an answer that differs from a server's.
+        is_awaited: bool,
     },
     /// A server of this database, which the receiver follows, is not the PostgreSQL server whose changes are followed.
     OtherNode(Arc<str>),

@@ -414,7 +414,7 @@ impl Worker {
                 Effect::EndRequester(requester, reason) => self.end_requester(cx, requester, &reason),
                 Effect::Suspect(suspicion) => self.suspect(cx, suspicion),
                 Effect::OtherNode(database) => self.other_node(cx, &database),
-                Effect::WantProbe { database, client_waits } => self.want_probe(cx, &database, client_waits),
+                Effect::WantProbe { database, is_awaited } => self.want_probe(cx, &database, is_awaited),
                 Effect::LeaveAt(due_us) => self.leave_us = Some(due_us),
             }
         }
@@ -536,7 +536,7 @@ impl Worker {
             Mail::Suspect(suspicion) => self.suspect(cx, suspicion),
             Mail::Followed(told) => self.take_followed(cx, &told.database, &told.news),
             Mail::OtherNode(database) => self.other_node(cx, &database),
-            Mail::WantProbe { database, client_waits } => self.want_probe(cx, &database, client_waits),
+            Mail::WantProbe { database, is_awaited } => self.want_probe(cx, &database, is_awaited),
             Mail::AllArrived => self.awaits_arrivals = false,
             Mail::SuccessorGone => self.serve_on(cx.env),
             Mail::SnapshotRequest { ticket, look } => self.look(cx, ticket, &look),

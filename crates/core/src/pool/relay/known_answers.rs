@@ -169,7 +169,7 @@ fn check_followed(
         account.probe_wait = ProbeWait::No;
     }
     if !matches!(found, Err(Stale::Changed | Stale::RowChanged)) && followed.wants_probe() {
-        env.want(Effect::WantProbe { database: Arc::clone(database), client_waits: false });
+        env.want(Effect::WantProbe { database: Arc::clone(database), is_awaited: false });
     }
     found.map(|_| ())
 }
@@ -422,7 +422,7 @@ impl Pool {
             return Lookup::Miss(Some(Unfresh::NotFresh));
         }
         client.account.probe_wait = ProbeWait::Since(since_us);
-        env.want(Effect::WantProbe { database: Arc::clone(&self.state.database), client_waits: true });
+        env.want(Effect::WantProbe { database: Arc::clone(&self.state.database), is_awaited: true });
         env.wake_at(until_us);
         self.state.cache.await_probe.insert(id);
         Lookup::Later

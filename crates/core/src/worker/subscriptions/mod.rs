@@ -229,16 +229,19 @@ impl Worker {
     }
 
     /// Clients of a worker ask for answers of a database: the worker that follows it asks for a probe.
-    pub(crate) fn want_probe<D: Driver>(&mut self, cx: &mut Cx<'_, D>, database: &Arc<str>, waits: bool) {
+    pub(crate) fn want_probe<D: Driver>(
+        &mut self,
+        cx: &mut Cx<'_, D>,
+        database: &Arc<str>,
+        is_awaited: bool,
+    ) {
         let follower = cx.env.shared.follower(database);
         if follower != cx.env.worker {
-            return cx
-                .driver
-                .mail(follower, Mail::WantProbe { database: Arc::clone(database), client_waits: waits });
+            return cx.driver.mail(follower, Mail::WantProbe { database: Arc::clone(database), is_awaited });
         }
         let known = self.subscriptions.followed.iter_mut().find(|(_, known)| known.database == *database);
         if let Some((id, known)) = known {
-            known.want_probe(waits);
+            known.want_probe(is_awaited);
             self.act_on_subscription(cx, id);
         }
     }

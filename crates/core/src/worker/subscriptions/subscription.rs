@@ -176,10 +176,10 @@ impl Subscription {
         if serves == Serves::Stream { &mut self.stream } else { &mut self.monitor }
     }
 
-    /// A worker's clients ask for answers; `waits`: one waits for a probe.
-    pub(super) fn want_probe(&mut self, waits: bool) {
-        self.session.is_awaited |= waits;
-        self.session.wanted = self.session.wanted.max(if waits { Wanted::Now } else { Wanted::Soon });
+    /// A worker asks for a probe, because its clients ask for answers. `is_awaited`: the probe is waited for.
+    pub(super) fn want_probe(&mut self, is_awaited: bool) {
+        self.session.is_awaited |= is_awaited;
+        self.session.wanted = self.session.wanted.max(if is_awaited { Wanted::Now } else { Wanted::Soon });
     }
 
     /// Does what is due, after an event or at the time that was set. The caller tells the news, and gives roles to the connections.

@@ -38,7 +38,7 @@ impl PoolState {
         let Some(dependence) = kept.dependence.filter(|_| difference == Difference::Counts) else { return };
         let text = env.measured.stats.known(&capture.statement).map(|known| known.text.clone());
         self.cache.suspects.add(Suspect { text, sent: kept.sent, dependence, since: followed.progress() });
-        env.want(Effect::WantProbe { database: Arc::clone(&self.database), client_waits: true });
+        env.want(Effect::WantProbe { database: Arc::clone(&self.database), is_awaited: true });
     }
 
     /// Whether a hit is to be answered by a server, and the kept answer compared. No client waits for a server for that.

@@ -213,7 +213,7 @@ impl Pool {
         let kept = self.capture_with(env, (&mut cache, &mut followed), ids, keepable, (bytes, sent));
         (env.cache, env.followed) = (Some(cache), followed);
         if std::mem::take(&mut self.state.cache.wants_probe) {
-            env.want(Effect::WantProbe { database: Arc::clone(&self.state.database), client_waits: false });
+            env.want(Effect::WantProbe { database: Arc::clone(&self.state.database), is_awaited: false });
         }
         // With coalesce, whether others wait is no matter of the statement.
         let is_decided = kept.is_err() || env.rules.config.main.query_cache == Switch::Coalesce;
