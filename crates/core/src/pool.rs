@@ -4,7 +4,8 @@
 //! The rooms: `moves` changes the states of clients and servers; `choose` says which server a waiting client gets, and opens
 //! servers; `relay` passes messages and accounts for answers; `client` and `server` hold their states, and what happens at their
 //! beginning. The features each have a room: `session` (with `checks`, `startup` and `catalog`), `prepared`, `multiplex`,
-//! `listen`, `sequences`, `begin`, `cluster` (what the pool does with the nodes of a cluster), `cache` (answers that are kept) and `cancel`. `show` reports, `takeover` hands over to another process.
+//! `listen`, `sequences`, `begin`, `cluster` (what the pool does with the nodes of a cluster), `cache` (answers that are kept) and `cancel`.
+//! `show` reports, `takeover` hands over to another process.
 
 pub(crate) mod begin;
 pub(crate) mod cache;

@@ -180,10 +180,11 @@ impl Pool {
 
     /// Ends the server instead of keeping it for its client if the client's transaction is over and the server is fenced.
     pub(crate) fn ends_behind_fence<D: Driver>(&mut self, cx: &mut Cx<'_, D>, id: ServerId) {
-        let is_behind = |server: &&Server| server.is_fenced() && is_kept_at_rest(server);
-        let Some(server) = self.servers.get(id).filter(is_behind) else { return };
-        let reason = server.retiring.map_or(FENCED, Retiring::reason);
-        self.lose_server(cx, id, reason.into());
+        if let Some(server) = self.servers.get(id).filter(|server| is_kept_at_rest(server))
+            && let Some(Retiring::Fenced(reason)) = server.retiring
+        {
+            self.lose_server(cx, id, reason.into());
+        }
     }
 }
 
