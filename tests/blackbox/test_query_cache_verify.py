@@ -1,6 +1,7 @@
 """Kept answers that are compared with PostgreSQL's (`query_cache_verify`, `pgweir cache verify`)."""
 
 import contextlib
+import functools
 import json
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import time
 
 import psycopg
 from test_query_cache_wal import READ, cached, followed, row, until_followed, until_hit  # noqa: F401: a fixture
-from test_takeover import over, successor
+from test_takeover import over, successor, with_pid_file
 
 from harness.machine import as_service, eventually, reachable
 from harness.pooler import binary
@@ -111,17 +112,9 @@ def test_what_cannot_be_compared_is_told(pooled, followed):  # noqa: F811
     assert ended(verify(pooler, "--every", "0"))[0] == 2
 
 
-def with_pid_file(pooled, **settings):
-    """A pooler that another one can take over from."""
-    pooler = cached(pooled, start=False, server_tls_sslmode="disable", **settings)
-    pooler.write_ini(pidfile=str(pooler.folder / "pid"))
-    pooler.start()
-    return pooler
-
-
 def test_hits_are_compared_in_a_successor(pooled, followed):  # noqa: F811
     """-R while many clients wait for the same answers and each hit is compared: the new process compares, too, and nothing is wrong."""
-    pooler = with_pid_file(pooled, query_cache_verify=1, default_pool_size=2)
+    pooler = cached(functools.partial(with_pid_file, pooled), query_cache_verify=1, default_pool_size=2)
     until_followed(pooler)
     counted = lambda column: int(row(pooler)[column])  # noqa: E731
     with contextlib.ExitStack() as readers:
@@ -140,7 +133,7 @@ def test_hits_are_compared_in_a_successor(pooled, followed):  # noqa: F811
 
 def test_a_successor_comes_while_hits_are_compared(pooled, followed):  # noqa: F811
     """The command ends, and tells that its pooler is gone; the new process has the setting of its file."""
-    pooler = with_pid_file(pooled)
+    pooler = cached(functools.partial(with_pid_file, pooled))
     until_followed(pooler)
     setting = lambda: pooler.show("CONFIG", key="query_cache_verify")[0]["value"]  # noqa: E731
     with Reader(pooler):

@@ -1,9 +1,11 @@
 """`follow=wal` where a wrong answer could be given: sessions that are not alike, servers that are not the same, and changes between two messages."""
 
+import functools
+
 import psycopg
 import pytest
 from test_query_cache_wal import MAX_AGE_S, READ, RULES, cached, followed, hits, publish_counters, row, until_followed, until_hit  # noqa: F401
-from test_takeover import over, successor
+from test_takeover import over, successor, with_pid_file
 
 from harness.cluster import DISTRIBUTION, Cluster
 from harness.link import Link
@@ -247,9 +249,7 @@ def test_off_and_on_again(pooled, followed):  # noqa: F811
 
 def test_a_successor_begins_with_nothing(pooled, followed):  # noqa: F811
     """-R: the new process gives no answer of the old one, keeps its clients, and follows by itself."""
-    pooler = cached(pooled, start=False, server_tls_sslmode="disable")
-    pooler.write_ini(pidfile=str(pooler.folder / "pid"))
-    pooler.start()
+    pooler = cached(functools.partial(with_pid_file, pooled))
     until_followed(pooler)
     with pooler.connect() as client:
         until_hit(pooler, client, READ, [1])

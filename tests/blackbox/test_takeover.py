@@ -1,6 +1,7 @@
 """Online restart with -R: the new process takes listeners, clients and servers from the one that runs."""
 
 import contextlib
+import functools
 import re
 import signal
 import ssl
@@ -36,17 +37,18 @@ def over(old):
     assert old.wait(timeout=30) == 0
 
 
+def with_pid_file(start, **settings):
+    """A pooler with a pid file, that another process can take over from."""
+    pooler = start(start=False, server_tls_sslmode="disable", **settings)
+    pooler.write_ini(pidfile=str(pooler.folder / "pid"))
+    pooler.start()
+    return pooler
+
+
 @pytest.fixture
 def running(pooled):
     """A function that starts a pooler with a pid file."""
-
-    def start(**settings):
-        pooler = pooled(start=False, server_tls_sslmode="disable", **settings)
-        pooler.write_ini(pidfile=str(pooler.folder / "pid"))
-        pooler.start()
-        return pooler
-
-    return start
+    return functools.partial(with_pid_file, pooled)
 
 
 def test_idle_clients_and_servers(running, pg):
